@@ -1,1 +1,21 @@
-//! tandem-guest.
+//! The guest side of Tandem: loads the vCPU-aware scheduler (`bpf/guest`) into the kernel, feeds it
+//! with probes of idle vCPUs, reports what it does, and gives the machine back to the kernel's own
+//! scheduler on any doubt.
+//!
+//! Nothing outlives the process: the scheduler is held by a link that the kernel drops when the
+//! process ends, however it ends.
+
+mod bpf;
+pub mod error;
+pub mod model;
+pub mod options;
+pub mod preflight;
+mod prober;
+pub mod scheduler;
+pub mod stats;
+mod sys;
+
+pub use error::GuestError;
+pub use options::{Fault, GuestOptions};
+pub use scheduler::{run, Outcome};
+pub use sys::{catch_termination, termination_requested};

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The only door to the kernel: kfuncs, kernel fields and time.
+ *
+ * Everything else in bpf/ calls the k_* wrappers below and touches no kernel
+ * structure. That keeps differences between kernels in one place (they are
+ * resolved when the object is loaded, by symbol and field, never by version)
+ * and gives a simulator one small surface to supply.
+ */
+#ifndef TANDEM_CORE_KERNEL_BPF_H
+#define TANDEM_CORE_KERNEL_BPF_H
+
+#include <scx/common.bpf.h>
+
+/* From include/linux/sched.h and uapi/linux/sched.h: preprocessor constants, so absent from BTF. */
+#define K_PF_EXITING 0x00000004
+#define K_PF_KTHREAD 0x00200000
+#define K_SCHED_BATCH 3
+#define K_SCHED_IDLE 5
+#define K_DEFAULT_PRIO 120
+
+static __always_inline u64 k_now(void)
+{
+	return scx_bpf_now();
+}
+
+static __always_inline bool k_is_kthread(const struct task_struct *p)
+{
+	return p->flags & K_PF_KTHREAD;
+}
+
+static __always_inline bool k_is_best_effort(const struct task_struct *p)
+{
+	return p->policy == K_SCHED_IDLE;
+}
+
+static __always_inline bool k_is_batch(const struct task_struct *p)
+{
+	return p->policy == K_SCHED_BATCH;
+}
+
+/* p->scx.weight is rounded to the cgroup scale (nice 19 is a third off); the nice level is exact. */
+static __always_inline s32 k_nice(const struct task_struct *p)
+{
+	return (s32)p->static_prio - K_DEFAULT_PRIO;
+}
+
+/*
+ * Where RCU is preemptible, the kernel disables migration of the current task
+ * around every BPF program, and p->migration_disabled of that task counts one
+ * too many. It does not elsewhere: a single program that sees 0 shows it.
+ */
+bool k_programs_leave_migration;
+
+static __always_inline void k_learn_migration(void)
+{
+	const struct task_struct *curr = bpf_get_current_task_btf();
+
+	if (!curr->migration_disabled && !k_programs_leave_migration)
+		k_programs_leave_migration = true;
+}
+
+static __always_inline bool k_migration_disabled(const struct task_struct *p)
+{
+	u32 own = p == bpf_get_current_task_btf() && !k_programs_leave_migration ? 1 : 0;
+
+	return p->migration_disabled > own;
+}
+
+/* May p run on one CPU only? (Migration-disabled tasks keep nr_cpus_allowed.) */
+static __always_inline bool k_is_pinned(const struct task_struct *p)
+{
+	return p->nr_cpus_allowed == 1 || k_migration_disabled(p);
+}
+
+static __always_inline bool k_allowed(const struct task_struct *p, s32 cpu)
+{
+	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
+}
+
+/* Does the task that is being switched out want to go on? */
+static __always_inline bool k_wants_to_run(const struct task_struct *p)
+{
+	return p->scx.flags & SCX_TASK_QUEUED;
+}
+
+static __always_inline u64 k_queue_key(const struct task_struct *p)
+{
+	return p->scx.dsq_vtime;
+}
+
+static __always_inline void k_set_slice(struct task_struct *p, u64 slice_ns)
+{
+	scx_bpf_task_set_slice(p, slice_ns);
+}
+
+static __always_inline void k_insert_local(struct task_struct *p, u64 slice_ns, u64 enq_flags)
+{
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags);
+}
+
+static __always_inline void k_insert_ordered(struct task_struct *p, u64 dsq, u64 slice_ns, u64 key, u64 enq_flags)
+{
+	scx_bpf_dsq_insert_vtime(p, dsq, slice_ns, key, enq_flags);
+}
+
+static __always_inline u32 k_waiting(u64 dsq)
+{
+	s32 n = scx_bpf_dsq_nr_queued(dsq);
+
+	return n > 0 ? n : 0;
+}
+
+static __always_inline bool k_take(u64 dsq)
+{
+	return scx_bpf_dsq_move_to_local(dsq, 0);
+}
+
+/* Key of the first task of a queue ordered by key; false if the queue is empty. */
+static __always_inline bool k_peek_key(u64 dsq, u64 *key)
+{
+	struct task_struct *p = NULL;
+	struct bpf_iter_scx_dsq it;
+
+	if (bpf_ksym_exists(scx_bpf_dsq_peek)) {
+		p = scx_bpf_dsq_peek(dsq);
+		if (p)
+			*key = BPF_CORE_READ(p, scx.dsq_vtime);
+		return p;
+	}
+	if (!bpf_iter_scx_dsq_new(&it, dsq, 0))
+		p = bpf_iter_scx_dsq_next(&it);
+	if (p)
+		*key = BPF_CORE_READ(p, scx.dsq_vtime);
+	bpf_iter_scx_dsq_destroy(&it);
+	return p;
+}
+
+static __always_inline void k_kick_idle(s32 cpu)
+{
+	scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+}
+
+static __always_inline void k_kick_preempt(s32 cpu)
+{
+	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* Placement on wake-up, and the move of a running task to a stronger vCPU. */
+#ifndef TANDEM_GUEST_PLACE_BPF_H
+#define TANDEM_GUEST_PLACE_BPF_H
+
+#include "vcpu.bpf.h"
+
+static __always_inline u64 cost_of(struct cpu_state *c, s32 cpu, u64 work_ns, u64 now)
+{
+	struct place_view view = {
+		.queued_work_ns = c->queued_work_ns,
+		.inactive_mean_ns = vcap_fresh(&c->model, now) ? c->model.inactive_mean_ns : 0,
+		.share = capacity(c, now),
+		.idle = is_idle(c) || c->curr_class == CLASS_BEST_EFFORT,
+	};
+
+	view.inactive_for_ns = inactive_for(c, cpu, now);
+	return place_cost_ns(&view, work_ns);
+}
+
+/* The vCPU on which p is expected to be done first. */
+static __noinline s32 cheapest_cpu(struct task_struct *p, struct task_state *t, s32 prev_cpu)
+{
+	u64 now = k_now(), best_cost = ~0ULL, work;
+	s32 best = prev_cpu;
+	u32 i;
+
+	if (!p || !t)
+		return prev_cpu;
+	work = max_u64(t->mean_burst_ns, TANDEM_MOVE_COST_NS);
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+		u64 cost;
+
+		if (!c || !c->online || !k_allowed(p, i))
+			continue;
+		cost = cost_of(c, i, work, now);
+		if (i != (u32)prev_cpu)
+			cost += TANDEM_MOVE_COST_NS;
+		if (cost < best_cost) {
+			best_cost = cost;
+			best = i;
+		}
+	}
+	return best;
+}
+
+/*
+ * A vCPU that is worth leaving `cpu` for: idle, clearly stronger, and allowed.
+ * Called from the tick of a CPU-bound task.
+ */
+static __noinline s32 stronger_idle_cpu(struct task_struct *p, s32 cpu)
+{
+	struct cpu_state *own = cpu_state(cpu);
+	u64 now = k_now();
+	u32 best_cap, i;
+	s32 best = -1;
+
+	if (!own || !p)
+		return -1;
+	best_cap = capacity(own, now);
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+		u32 cap;
+
+		if (!c || i == (u32)cpu || !c->online || !k_allowed(p, i))
+			continue;
+		if (!is_idle(c) && c->curr_class != CLASS_BEST_EFFORT)
+			continue;
+		cap = capacity(c, now);
+		if (push_gains(best_cap, cap) && !k_waiting(queue_of(i, CLASS_NORMAL))) {
+			best_cap = cap;
+			best = i;
+		}
+	}
+	return best;
+}
+
+#endif

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Measuring: feeds each vCPU's time line into its model (policy/vcap.h) and
+ * keeps the summary by which the hot paths decide whether to look at the
+ * models at all.
+ */
+#ifndef TANDEM_GUEST_VCPU_BPF_H
+#define TANDEM_GUEST_VCPU_BPF_H
+
+#include "../core/fair.bpf.h"
+
+/* Some vCPU is contended: places are chosen by cost. Otherwise the kernel's idle selection is best. */
+u32 contended;
+
+/* Some vCPU is clearly stronger than another: CPU-bound tasks are worth moving. */
+u32 uneven;
+
+static __always_inline bool is_idle(const struct cpu_state *c)
+{
+	return c->curr_class == CLASS_NONE;
+}
+
+static __always_inline u32 capacity(const struct cpu_state *c, u64 now)
+{
+	return vcap_effective(&c->model, now);
+}
+
+/* Recompute the summary; at most once per window and vCPU. */
+static __noinline void summarise(u64 now)
+{
+	u32 lo = TANDEM_SCALE, hi = 0, i;
+
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+		u32 cap;
+
+		if (!c || !c->online)
+			continue;
+		cap = capacity(c, now);
+		if (cap < lo)
+			lo = cap;
+		if (cap > hi)
+			hi = cap;
+	}
+	contended = lo < TANDEM_CONTENDED_SHARE;
+	uneven = push_gains(lo, hi);
+}
+
+/*
+ * A vCPU has lost much of its share at once: the neighbours on the host have
+ * moved, and what was measured on other vCPUs before may no longer hold. They
+ * become unknown, so that a task may try them.
+ */
+static __noinline void forget_others(s32 cpu)
+{
+	u32 i;
+
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+
+		if (c && i != (u32)cpu && is_idle(c))
+			c->model.updated_ns = 0;
+	}
+}
+
+/* One step of this CPU's time line. `busy`: since the last step it was not idle. */
+static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, bool busy)
+{
+	u64 steal = steal_of(cpu), elapsed, stolen;
+	u32 news;
+
+	elapsed = sub_floor_u64(now, c->seen_at_ns);
+	stolen = sub_floor_u64(steal, c->seen_steal_ns);
+	c->seen_at_ns = now;
+	c->seen_steal_ns = steal;
+	c->seen_inactive_ns = 0;
+	news = vcap_observe(&c->model, now, elapsed, stolen, busy);
+	if (!news)
+		return;
+	if (news & VCAP_DROPPED) {
+		count(c, CNT_DROPS);
+		forget_others(cpu);
+	}
+	summarise(now);
+}
+
+/* Since when is a vCPU that has work inactive, as far as this CPU can know? 0: it is active. */
+static __always_inline u64 inactive_for(struct cpu_state *c, s32 cpu, u64 now)
+{
+	if (is_idle(c) || !off_pcpu(cpu, c, now)) {
+		return 0;
+	}
+	if (!c->seen_inactive_ns)
+		c->seen_inactive_ns = now;
+	return max_u64(sub_floor_u64(now, c->seen_inactive_ns), 1);
+}
+
+#endif

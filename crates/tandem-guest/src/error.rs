@@ -1,0 +1,66 @@
+//! What can go wrong on the guest side, one line each: what, where, what would be right.
+
+use std::path::PathBuf;
+
+/// Errors of the guest scheduler and its daemon.
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// Loading BPF needs privileges.
+    #[error("not allowed to load a scheduler: run as root (needs CAP_BPF, CAP_SYS_ADMIN and CAP_PERFMON)")]
+    NotRoot,
+    /// The running kernel has no sched_ext.
+    #[error("this kernel has no sched_ext (/sys/kernel/sched_ext is missing): boot a kernel with CONFIG_SCHED_CLASS_EXT=y (6.12 or later)")]
+    NoSchedExt,
+    /// The running kernel does not describe its types.
+    #[error("this kernel has no type information (/sys/kernel/btf/vmlinux is missing): boot a kernel with CONFIG_DEBUG_INFO_BTF=y")]
+    NoBtf,
+    /// Only one sched_ext scheduler can be loaded.
+    #[error("another sched_ext scheduler is loaded ({name}): stop it first")]
+    SchedulerPresent {
+        /// Its name, as the kernel reports it.
+        name: String,
+    },
+    /// A cgroup setting that the scheduler does not honour yet is in use.
+    #[error("{path} is set to \"{value}\", which this scheduler does not honour yet: reset it to \"{neutral}\" or pass --ignore-cgroups", path = path.display())]
+    CgroupKnob {
+        /// The file that holds the setting.
+        path: PathBuf,
+        /// What it holds.
+        value: String,
+        /// What it would have to hold.
+        neutral: &'static str,
+    },
+    /// A file of the kernel could not be read.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A CPU list is not understood.
+    #[error("CPU list {text:?} from {origin}: {reason}; expected a form like 0-3,8")]
+    CpuList {
+        /// The list.
+        text: String,
+        /// Where it came from.
+        origin: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The kernel refused the scheduler.
+    #[error("loading the scheduler failed: {0:#}")]
+    Load(anyhow::Error),
+    /// The scheduler was thrown out, or ended itself, by an error.
+    #[error("the kernel returned to its own scheduler: {0:#}")]
+    Ejected(anyhow::Error),
+    /// A map of the scheduler could not be read.
+    #[error("cannot read the scheduler's state: {0}")]
+    Map(libbpf_rs::Error),
+    /// The statistics server could not start.
+    #[error("cannot serve statistics: {0:#}")]
+    Stats(anyhow::Error),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}

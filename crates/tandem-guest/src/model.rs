@@ -1,0 +1,111 @@
+//! What the scheduler knows of each vCPU, read out of its map.
+
+use crate::bpf::intf;
+use crate::GuestError;
+use libbpf_rs::{MapCore, MapFlags};
+
+/// One vCPU as measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VcpuFacts {
+    /// Number of the CPU in the guest.
+    pub cpu: usize,
+    /// Is it online?
+    pub online: bool,
+    /// Share of a pCPU that it gets when it has work, 0 to 1.
+    pub share: f64,
+    /// Mean length of its absences in microseconds.
+    pub inactive_mean_us: f64,
+    /// Age of the estimate in milliseconds; none: nothing measured yet.
+    pub age_ms: Option<f64>,
+    /// Event counters, indexed as `enum counter` in `bpf/guest/intf.h`.
+    pub counters: Vec<u64>,
+}
+
+/// Reads every possible CPU's record.
+pub(crate) fn read(map: &impl MapCore, nr_cpus: usize, now_ns: u64) -> Result<Vec<VcpuFacts>, GuestError> {
+    (0..nr_cpus).map(|cpu| read_one(map, cpu, now_ns)).collect()
+}
+
+fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, GuestError> {
+    let key = (cpu as u32).to_ne_bytes();
+    let bytes = map
+        .lookup(&key, MapFlags::ANY)
+        .map_err(GuestError::Map)?
+        .unwrap_or_else(|| vec![0; std::mem::size_of::<intf::cpu_state>()]);
+    let u64_at = |offset: usize| field(&bytes, offset).map(u64::from_ne_bytes).unwrap_or(0);
+    let u32_at = |offset: usize| field(&bytes, offset).map(u32::from_ne_bytes).unwrap_or(0);
+    let model = std::mem::offset_of!(intf::cpu_state, model);
+    let updated_ns = u64_at(model + std::mem::offset_of!(intf::vcpu_model, updated_ns));
+    let counters = std::mem::offset_of!(intf::cpu_state, counters);
+    Ok(VcpuFacts {
+        cpu,
+        online: u32_at(std::mem::offset_of!(intf::cpu_state, online)) != 0,
+        share: f64::from(u32_at(model + std::mem::offset_of!(intf::vcpu_model, share)))
+            / f64::from(intf::TANDEM_SCALE),
+        inactive_mean_us: u64_at(model + std::mem::offset_of!(intf::vcpu_model, inactive_mean_ns)) as f64
+            / 1e3,
+        age_ms: (updated_ns > 0).then(|| now_ns.saturating_sub(updated_ns) as f64 / 1e6),
+        counters: (0..intf::counter_NR_COUNTERS as usize).map(|i| u64_at(counters + 8 * i)).collect(),
+    })
+}
+
+fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+    bytes.get(offset..offset + N)?.try_into().ok()
+}
+
+/// Parses a kernel CPU list such as `0-3,8`.
+///
+/// # Errors
+/// What is wrong with the list, and where it came from.
+pub fn parse_cpu_list(text: &str, origin: &str) -> Result<Vec<usize>, GuestError> {
+    const MAX_CPU: usize = 65_535;
+    let error = |reason| GuestError::CpuList { text: text.trim().into(), origin: origin.into(), reason };
+    let number = |part: &str| part.trim().parse::<usize>().map_err(|_| error("not a number"));
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = match part.split_once('-') {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(part)?, number(part)?),
+        };
+        if last > MAX_CPU {
+            return Err(error("a CPU number above 65535"));
+        }
+        if first > last {
+            return Err(error("a range that runs backwards"));
+        }
+        cpus.extend(first..=last);
+    }
+    if cpus.is_empty() {
+        return Err(error("no CPU in it"));
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    Ok(cpus)
+}
+
+/// Reads one of the kernel's CPU lists below `/sys/devices/system/cpu`.
+pub(crate) fn kernel_cpu_list(name: &str) -> Result<Vec<usize>, GuestError> {
+    let path = std::path::PathBuf::from("/sys/devices/system/cpu").join(name);
+    let text =
+        std::fs::read_to_string(&path).map_err(|source| GuestError::Read { path: path.clone(), source })?;
+    parse_cpu_list(&text, &path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_cpu_list;
+
+    #[test]
+    fn lists_are_read_as_the_kernel_writes_them() {
+        assert_eq!(parse_cpu_list("0-2,5\n", "test").unwrap(), [0, 1, 2, 5]);
+        assert_eq!(parse_cpu_list("3", "test").unwrap(), [3]);
+    }
+
+    #[test]
+    fn broken_lists_are_refused_with_their_origin() {
+        for text in ["", "a", "3-1", "0-99999999999", "1-", "-1"] {
+            let error = parse_cpu_list(text, "somewhere").unwrap_err().to_string();
+            assert!(error.contains("somewhere"), "{error}");
+        }
+    }
+}

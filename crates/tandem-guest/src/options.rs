@@ -1,0 +1,51 @@
+//! Settings of a run, already checked.
+
+use std::time::Duration;
+
+/// Deliberate faults for tests of the way out. They touch only tasks named `tandem-fault`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fault {
+    /// None (the default).
+    #[default]
+    None,
+    /// Such a task is never run: the kernel's watchdog must end the scheduler.
+    Stall,
+    /// The scheduler ends itself with an error when such a task is queued.
+    Error,
+}
+
+/// How the guest scheduler shall run.
+#[derive(Debug, Clone)]
+pub struct GuestOptions {
+    /// Print a line of statistics at this interval.
+    pub stats_interval: Option<Duration>,
+    /// Bytes of the debug dump that the kernel writes when it throws the scheduler out; 0: its default.
+    pub exit_dump_len: u32,
+    /// Schedule only tasks of class SCHED_EXT.
+    pub partial: bool,
+    /// Load although cgroup weights or quotas are in use that would be ignored.
+    pub ignore_cgroups: bool,
+    /// Probe idle vCPUs. Without it only what runs anyway is measured.
+    pub probe: bool,
+    /// CPU request of a normal task in microseconds, 500 to 100,000.
+    pub slice_us: u64,
+    /// Print libbpf's messages too.
+    pub debug: bool,
+    /// Fault injection.
+    pub fault: Fault,
+}
+
+impl Default for GuestOptions {
+    fn default() -> Self {
+        Self {
+            stats_interval: None,
+            exit_dump_len: 0,
+            partial: false,
+            ignore_cgroups: false,
+            probe: true,
+            slice_us: 3000,
+            debug: false,
+            fault: Fault::None,
+        }
+    }
+}

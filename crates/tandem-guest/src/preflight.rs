@@ -1,0 +1,142 @@
+//! Checks before anything is loaded: each finding is one sentence with what to do.
+
+use crate::GuestError;
+use std::path::{Path, PathBuf};
+
+/// Where the kernel shows what is checked; another root serves the tests.
+#[derive(Debug, Clone)]
+pub struct SystemPaths {
+    sched_ext: PathBuf,
+    btf: PathBuf,
+    cgroup: PathBuf,
+}
+
+impl Default for SystemPaths {
+    fn default() -> Self {
+        Self::under(Path::new("/"))
+    }
+}
+
+impl SystemPaths {
+    /// The usual places below another root.
+    pub fn under(root: &Path) -> Self {
+        Self {
+            sched_ext: root.join("sys/kernel/sched_ext"),
+            btf: root.join("sys/kernel/btf/vmlinux"),
+            cgroup: root.join("sys/fs/cgroup"),
+        }
+    }
+}
+
+/// Deepest cgroup tree that is searched; the kernel's own default limit is far above what is used.
+const MAX_CGROUP_DEPTH: usize = 32;
+
+/// Can the scheduler be loaded on this machine, and would it honour what is configured?
+///
+/// # Errors
+/// The first obstacle found, with its remedy.
+pub fn check(paths: &SystemPaths, is_root: bool, ignore_cgroups: bool) -> Result<(), GuestError> {
+    if !paths.sched_ext.is_dir() {
+        return Err(GuestError::NoSchedExt);
+    }
+    if !paths.btf.exists() {
+        return Err(GuestError::NoBtf);
+    }
+    if !is_root {
+        return Err(GuestError::NotRoot);
+    }
+    if read_trimmed(&paths.sched_ext.join("state"))? != "disabled" {
+        let name = read_trimmed(&paths.sched_ext.join("root/ops")).unwrap_or_else(|_| "unknown".into());
+        return Err(GuestError::SchedulerPresent { name });
+    }
+    if ignore_cgroups {
+        return Ok(());
+    }
+    check_cgroups(&paths.cgroup, 0)
+}
+
+fn read_trimmed(path: &Path) -> Result<String, GuestError> {
+    std::fs::read_to_string(path)
+        .map(|text| text.trim().to_string())
+        .map_err(|source| GuestError::Read { path: path.to_path_buf(), source })
+}
+
+/// Settings that change who gets how much CPU, and the value at which they do nothing.
+fn neutral_value(file: &str, value: &str) -> Option<&'static str> {
+    match file {
+        "cpu.max" if !value.starts_with("max") => Some("max"),
+        "cpu.weight" if value != "100" && value != "0" => Some("100"),
+        "cpu.idle" if value != "0" => Some("0"),
+        _ => None,
+    }
+}
+
+fn check_cgroups(dir: &Path, depth: usize) -> Result<(), GuestError> {
+    for file in ["cpu.max", "cpu.weight", "cpu.idle"] {
+        let path = dir.join(file);
+        // Absent at the root and where the controller is off; gone when the group has just been removed.
+        // An idle group reports weight 0, which cpu.idle then names.
+        let Ok(value) = read_trimmed(&path) else { continue };
+        if let Some(neutral) = neutral_value(file, &value) {
+            return Err(GuestError::CgroupKnob { path, value, neutral });
+        }
+    }
+    let Ok(entries) = std::fs::read_dir(dir) else { return Ok(()) };
+    for entry in entries.flatten() {
+        if depth < MAX_CGROUP_DEPTH && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            check_cgroups(&entry.path(), depth + 1)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> (tempfile::TempDir, SystemPaths) {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = SystemPaths::under(dir.path());
+        std::fs::create_dir_all(&paths.sched_ext).unwrap();
+        std::fs::write(paths.sched_ext.join("state"), "disabled\n").unwrap();
+        std::fs::create_dir_all(paths.btf.parent().unwrap()).unwrap();
+        std::fs::write(&paths.btf, "").unwrap();
+        std::fs::create_dir_all(paths.cgroup.join("system.slice/a.service")).unwrap();
+        (dir, paths)
+    }
+
+    #[test]
+    fn a_plain_machine_passes() {
+        let (_dir, paths) = machine();
+        std::fs::write(paths.cgroup.join("system.slice/cpu.weight"), "100\n").unwrap();
+        std::fs::write(paths.cgroup.join("system.slice/cpu.max"), "max 100000\n").unwrap();
+        check(&paths, true, false).unwrap();
+    }
+
+    #[test]
+    fn each_obstacle_is_named() {
+        let (_dir, paths) = machine();
+        assert!(matches!(check(&paths, false, false), Err(GuestError::NotRoot)));
+        std::fs::write(paths.sched_ext.join("state"), "enabled\n").unwrap();
+        std::fs::create_dir_all(paths.sched_ext.join("root")).unwrap();
+        std::fs::write(paths.sched_ext.join("root/ops"), "other\n").unwrap();
+        assert!(
+            matches!(check(&paths, true, false), Err(GuestError::SchedulerPresent { name }) if name == "other")
+        );
+        std::fs::remove_file(&paths.btf).unwrap();
+        assert!(matches!(check(&paths, true, false), Err(GuestError::NoBtf)));
+        std::fs::remove_dir_all(&paths.sched_ext).unwrap();
+        assert!(matches!(check(&paths, true, false), Err(GuestError::NoSchedExt)));
+    }
+
+    #[test]
+    fn a_quota_in_use_deep_in_the_tree_is_refused_and_can_be_overridden() {
+        let (_dir, paths) = machine();
+        let knob = paths.cgroup.join("system.slice/a.service/cpu.max");
+        std::fs::write(&knob, "50000 100000\n").unwrap();
+        let error = check(&paths, true, false).unwrap_err();
+        assert!(matches!(&error, GuestError::CgroupKnob { path, .. } if *path == knob), "{error}");
+        assert!(error.to_string().contains("50000 100000"));
+        check(&paths, true, true).unwrap();
+    }
+}

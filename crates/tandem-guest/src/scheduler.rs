@@ -1,0 +1,158 @@
+//! Life cycle: check, load, run, report, give back.
+
+use crate::bpf::{intf, BpfSkel, BpfSkelBuilder};
+use crate::model::{self, VcpuFacts};
+use crate::options::{Fault, GuestOptions};
+use crate::prober::Prober;
+use crate::stats::{self, GuestStats};
+use crate::{preflight, sys, GuestError};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
+use scx_stats::prelude::*;
+use scx_utils::{scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report, UserExitInfo};
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+/// How often the daemon looks at estimates and at the scheduler's state.
+const STEP: Duration = Duration::from_millis(200);
+
+/// libbpf's defaults are right; the macro wants to be told.
+const NO_OPEN_OPTIONS: Option<libbpf_rs::libbpf_sys::bpf_object_open_opts> = None;
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// By request: the scheduler is unloaded.
+    Stopped,
+    /// The set of CPUs changed in a way that needs a new load.
+    Restart,
+}
+
+/// Loads the scheduler and runs until asked to stop or until the kernel throws it out.
+///
+/// # Errors
+/// An obstacle found before loading, a refusal by the kernel, or the reason of an ejection.
+pub fn run(options: &GuestOptions) -> Result<Outcome, GuestError> {
+    preflight::check(&preflight::SystemPaths::default(), sys::is_root(), options.ignore_cgroups)?;
+    let level = if options.debug { libbpf_rs::PrintLevel::Debug } else { libbpf_rs::PrintLevel::Warn };
+    scx_utils::init_libbpf_logging(Some(level));
+
+    let mut storage = MaybeUninit::uninit();
+    let mut running = Running::start(options, &mut storage)?;
+    let result = running.supervise(options);
+    let info = running.stop();
+    result?;
+    let info = info?;
+    Ok(if info.should_restart() { Outcome::Restart } else { Outcome::Stopped })
+}
+
+struct Running<'a> {
+    skel: BpfSkel<'a>,
+    link: Option<Link>,
+    nr_cpus: usize,
+    prober: Option<Prober>,
+    server: StatsServer<(), GuestStats>,
+}
+
+impl<'a> Running<'a> {
+    fn start(options: &GuestOptions, storage: &'a mut MaybeUninit<OpenObject>) -> Result<Self, GuestError> {
+        let nr_cpus = model::kernel_cpu_list("possible")?.last().map_or(1, |last| last + 1);
+        let online = model::kernel_cpu_list("online")?;
+        let mut skel = load(options, storage, nr_cpus, &online).map_err(GuestError::Load)?;
+        let link = scx_ops_attach!(skel, tandem_guest).map_err(GuestError::Load)?;
+        let prober = options.probe.then(|| Prober::start(nr_cpus, &online)).transpose()?;
+        let server = StatsServer::new(stats::server_data()).launch().map_err(GuestError::Stats)?;
+        log::info!(
+            "tandem guest scheduler loaded on {} of {nr_cpus} possible CPUs, steal from {}",
+            online.len(),
+            if sys::kvm_steal_time() { "the KVM steal time page" } else { "the kernel's accounting" }
+        );
+        Ok(Self { skel, link: Some(link), nr_cpus, prober, server })
+    }
+
+    fn facts(&self) -> Result<Vec<VcpuFacts>, GuestError> {
+        model::read(&self.skel.maps.cpus, self.nr_cpus, sys::monotonic_ns())
+    }
+
+    fn exited(&self) -> bool {
+        uei_exited!(&self.skel, uei)
+    }
+
+    fn supervise(&mut self, options: &GuestOptions) -> Result<(), GuestError> {
+        let (replies, requests) = self.server.channels();
+        let mut reported = GuestStats::default();
+        let mut next_report = options.stats_interval.map(|interval| Instant::now() + interval);
+        let mut next_step = Instant::now();
+        while !sys::termination_requested() && !self.exited() {
+            // A request for statistics is answered at once; otherwise this is the pause between steps.
+            match requests.recv_timeout(next_step.saturating_duration_since(Instant::now())) {
+                Ok(()) => {
+                    let totals = GuestStats::totals(&self.facts()?);
+                    // The client may have gone; nothing is lost by that.
+                    let _ = replies.send(totals);
+                    continue;
+                }
+                Err(_) if Instant::now() < next_step => std::thread::sleep(next_step - Instant::now()),
+                Err(_) => {}
+            }
+            let now = Instant::now();
+            next_step = now + STEP;
+            let facts = self.facts()?;
+            if let Some(prober) = &mut self.prober {
+                prober.step(&facts, now);
+            }
+            if let (Some(at), Some(interval)) = (next_report, options.stats_interval) {
+                if now >= at {
+                    next_report = Some(now + interval);
+                    let totals = GuestStats::totals(&facts);
+                    // A closed standard output must not end the scheduler.
+                    let _ = totals.since(&reported).format(&mut std::io::stdout().lock());
+                    reported = totals;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Unloads the scheduler and reports why it ended.
+    fn stop(&mut self) -> Result<UserExitInfo, GuestError> {
+        // The probers first: they are tasks of this scheduler.
+        self.prober = None;
+        self.link = None;
+        uei_report!(&self.skel, uei).map_err(GuestError::Ejected)
+    }
+}
+
+fn load<'a>(
+    options: &GuestOptions,
+    storage: &'a mut MaybeUninit<OpenObject>,
+    nr_cpus: usize,
+    online: &[usize],
+) -> anyhow::Result<BpfSkel<'a>> {
+    let builder = BpfSkelBuilder::default();
+    let mut open = scx_ops_open!(builder, storage, tandem_guest, NO_OPEN_OPTIONS)?;
+    if let Some(rodata) = open.maps.rodata_data.as_mut() {
+        rodata.nr_cpu_ids = u32::try_from(nr_cpus)?;
+        rodata.kvm_steal_page = sys::kvm_steal_time();
+        rodata.base_request_ns = options.slice_us * 1000;
+        rodata.fault = match options.fault {
+            Fault::None => intf::fault_FAULT_NONE,
+            Fault::Stall => intf::fault_FAULT_STALL,
+            Fault::Error => intf::fault_FAULT_ERROR,
+        };
+        rodata.watchdog_ns = u64::from(open.struct_ops.tandem_guest().timeout_ms) * 1_000_000;
+    }
+    open.maps.cpus.set_max_entries(u32::try_from(nr_cpus)?)?;
+    let ops = open.struct_ops.tandem_guest_mut();
+    ops.exit_dump_len = options.exit_dump_len;
+    if options.partial {
+        ops.flags |= *scx_utils::compat::SCX_OPS_SWITCH_PARTIAL;
+    }
+    let skel = scx_ops_load!(open, tandem_guest, uei)?;
+    for &cpu in online.iter().filter(|cpu| **cpu < nr_cpus) {
+        let mut record = vec![0u8; skel.maps.cpus.value_size() as usize];
+        let at = std::mem::offset_of!(intf::cpu_state, online);
+        record[at..at + 4].copy_from_slice(&1u32.to_ne_bytes());
+        skel.maps.cpus.update(&u32::try_from(cpu)?.to_ne_bytes(), &record, MapFlags::ANY)?;
+    }
+    Ok(skel)
+}

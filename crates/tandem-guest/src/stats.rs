@@ -1,0 +1,200 @@
+//! Statistics: what the scheduler did, for people (`--stats`) and programs (scx_stats).
+
+use crate::bpf::intf;
+use crate::model::VcpuFacts;
+use scx_stats::prelude::*;
+use scx_stats_derive::Stats;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+/// One vCPU.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, Stats)]
+#[stat(desc = "vCPU as measured", _om_prefix = "vcpu_", _om_label = "cpu")]
+pub struct VcpuStats {
+    /// Share of a pCPU.
+    #[stat(desc = "share of a pCPU that the vCPU gets when it has work, 0 to 1")]
+    pub share: f64,
+    /// Mean absence in microseconds.
+    #[stat(desc = "mean length of an absence (us)")]
+    pub inactive_mean_us: f64,
+    /// Age of the estimate in milliseconds, -1: none yet.
+    #[stat(desc = "age of the estimate (ms), -1 if there is none")]
+    pub age_ms: f64,
+}
+
+/// The whole guest; counters since the previous report.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, Stats)]
+#[stat(desc = "Tandem guest scheduler", _om_prefix = "tandem_guest_", top)]
+pub struct GuestStats {
+    /// Counter, see `desc`.
+    #[stat(desc = "tasks woken straight onto an idle vCPU")]
+    pub direct: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "tasks put into a queue")]
+    pub queued: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "tasks that went on after their request, first by deadline")]
+    pub kept: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "slices given back that the host had stolen")]
+    pub regranted: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "tasks taken from another vCPU's queue")]
+    pub pulled: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "of these, from a vCPU that the host had preempted")]
+    pub rescued: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "running tasks moved to a stronger vCPU")]
+    pub pushed: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "wake-up preemptions")]
+    pub preempted: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "wake-ups sent to a better vCPU than the previous one")]
+    pub steered: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "waiting tasks that a weak idle vCPU left where they are served sooner")]
+    pub declined: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "sudden losses of share")]
+    pub drops: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "best-effort slices given only to satisfy the watchdog")]
+    pub floor: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "tasks taken from the queue of an offline vCPU")]
+    pub orphans: u64,
+    /// Each vCPU.
+    #[stat(desc = "vCPUs")]
+    pub vcpus: BTreeMap<usize, VcpuStats>,
+}
+
+impl GuestStats {
+    /// Totals since the scheduler was loaded.
+    pub fn totals(facts: &[VcpuFacts]) -> Self {
+        let sum = |id: u32| facts.iter().filter_map(|f| f.counters.get(id as usize)).sum::<u64>();
+        Self {
+            direct: sum(intf::counter_CNT_DIRECT),
+            queued: sum(intf::counter_CNT_QUEUED),
+            kept: sum(intf::counter_CNT_KEPT),
+            regranted: sum(intf::counter_CNT_REGRANTED),
+            pulled: sum(intf::counter_CNT_PULLED),
+            rescued: sum(intf::counter_CNT_RESCUED),
+            pushed: sum(intf::counter_CNT_PUSHED),
+            preempted: sum(intf::counter_CNT_PREEMPTED),
+            steered: sum(intf::counter_CNT_STEERED),
+            declined: sum(intf::counter_CNT_DECLINED),
+            drops: sum(intf::counter_CNT_DROPS),
+            floor: sum(intf::counter_CNT_FLOOR),
+            orphans: sum(intf::counter_CNT_ORPHANS),
+            vcpus: facts
+                .iter()
+                .filter(|f| f.online)
+                .map(|f| {
+                    let stats = VcpuStats {
+                        share: f.share,
+                        inactive_mean_us: f.inactive_mean_us,
+                        age_ms: f.age_ms.unwrap_or(-1.0),
+                    };
+                    (f.cpu, stats)
+                })
+                .collect(),
+        }
+    }
+
+    /// What happened since `earlier`. The vCPUs are as they are now.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            direct: self.direct.saturating_sub(earlier.direct),
+            queued: self.queued.saturating_sub(earlier.queued),
+            kept: self.kept.saturating_sub(earlier.kept),
+            regranted: self.regranted.saturating_sub(earlier.regranted),
+            pulled: self.pulled.saturating_sub(earlier.pulled),
+            rescued: self.rescued.saturating_sub(earlier.rescued),
+            pushed: self.pushed.saturating_sub(earlier.pushed),
+            preempted: self.preempted.saturating_sub(earlier.preempted),
+            steered: self.steered.saturating_sub(earlier.steered),
+            declined: self.declined.saturating_sub(earlier.declined),
+            drops: self.drops.saturating_sub(earlier.drops),
+            floor: self.floor.saturating_sub(earlier.floor),
+            orphans: self.orphans.saturating_sub(earlier.orphans),
+            vcpus: self.vcpus.clone(),
+        }
+    }
+
+    /// One report for people.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn format<W: Write>(&self, out: &mut W) -> std::io::Result<()> {
+        writeln!(
+            out,
+            "direct {} queued {} kept {} regranted {} pulled {} (rescued {}) pushed {} preempted {} steered {} declined {} drops {} floor {} orphans {}",
+            self.direct, self.queued, self.kept, self.regranted, self.pulled, self.rescued, self.pushed,
+            self.preempted, self.steered, self.declined, self.drops, self.floor, self.orphans
+        )?;
+        for (cpu, vcpu) in &self.vcpus {
+            if vcpu.age_ms < 0.0 {
+                writeln!(out, "  vCPU {cpu:<3} not measured yet")?;
+            } else {
+                writeln!(
+                    out,
+                    "  vCPU {cpu:<3} share {:5.1} %  absence {:6.2} ms  measured {:.0} ms ago",
+                    vcpu.share * 100.0,
+                    vcpu.inactive_mean_us / 1e3,
+                    vcpu.age_ms
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The statistics that a running scheduler serves over scx_stats.
+pub(crate) fn server_data() -> StatsServerData<(), GuestStats> {
+    let open: Box<dyn StatsOpener<(), GuestStats>> = Box::new(move |(requests, replies)| {
+        requests.send(())?;
+        let mut previous = replies.recv()?;
+        let read: Box<dyn StatsReader<(), GuestStats>> = Box::new(move |_args, (requests, replies)| {
+            requests.send(())?;
+            let now = replies.recv()?;
+            let delta = now.since(&previous);
+            previous = now;
+            delta.to_json()
+        });
+        Ok(read)
+    });
+    StatsServerData::new()
+        .add_meta(GuestStats::meta())
+        .add_meta(VcpuStats::meta())
+        .add_ops("top", StatsOps { open, close: None })
+}
+
+/// Prints the statistics of a running scheduler at an interval until `stop` says so.
+///
+/// # Errors
+/// If no scheduler serves statistics.
+pub fn monitor(interval: Duration, stop: impl Fn() -> bool) -> Result<(), crate::GuestError> {
+    scx_utils::monitor_stats::<GuestStats>(&[], interval, stop, |stats| {
+        Ok(stats.format(&mut std::io::stdout().lock())?)
+    })
+    .map_err(crate::GuestError::Stats)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_reported_as_differences_and_vcpus_as_they_are() {
+        let mut earlier = GuestStats { direct: 5, pulled: 2, ..Default::default() };
+        earlier.vcpus.insert(0, VcpuStats { share: 0.5, ..Default::default() });
+        let mut later = GuestStats { direct: 9, pulled: 2, ..Default::default() };
+        later.vcpus.insert(0, VcpuStats { share: 0.9, ..Default::default() });
+        let delta = later.since(&earlier);
+        assert_eq!((delta.direct, delta.pulled, delta.vcpus[&0].share), (4, 0, 0.9));
+    }
+}

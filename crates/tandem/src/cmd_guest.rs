@@ -1,0 +1,96 @@
+//! `tandem guest`: the scheduler for the inside of a VM.
+
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use std::process::ExitCode;
+use std::time::Duration;
+use tandem_guest::{Fault, GuestOptions, Outcome};
+
+/// Load the vCPU-aware scheduler and run until interrupted.
+///
+/// The kernel returns to its own scheduler when this process ends, however it ends.
+#[derive(Debug, Args)]
+pub struct GuestCmd {
+    /// Print statistics every SEC seconds
+    #[arg(long, value_name = "SEC", value_parser = seconds)]
+    stats: Option<Duration>,
+
+    /// Print statistics of a running scheduler every SEC seconds; load nothing
+    #[arg(long, value_name = "SEC", value_parser = seconds, conflicts_with = "stats")]
+    monitor: Option<Duration>,
+
+    /// Bytes of the debug dump when the kernel throws the scheduler out (0: the kernel's default, 32768)
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    exit_dump_len: u32,
+
+    /// Schedule only tasks of class SCHED_EXT
+    #[arg(long)]
+    partial: bool,
+
+    /// Load although cgroup weights or quotas are in use, and ignore them
+    #[arg(long)]
+    ignore_cgroups: bool,
+
+    /// Do not probe idle vCPUs; measure only what runs anyway
+    #[arg(long)]
+    no_probe: bool,
+
+    /// CPU request of a normal task in microseconds
+    #[arg(short, long, value_name = "US", default_value_t = 3000, value_parser = clap::value_parser!(u64).range(500..=100_000))]
+    slice_us: u64,
+
+    /// Log more; twice: everything, with libbpf's own messages
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+
+    /// Misbehave on purpose towards tasks named "tandem-fault" (tests of the way out)
+    #[arg(long, value_enum, hide = true, default_value_t = FaultArg::None)]
+    inject: FaultArg,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum FaultArg {
+    None,
+    Stall,
+    Error,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.1..=86_400.0).contains(&value) => Ok(Duration::from_secs_f64(value)),
+        _ => Err("expected seconds from 0.1 to 86400".into()),
+    }
+}
+
+impl GuestCmd {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        tandem_guest::catch_termination();
+        if let Some(interval) = self.monitor {
+            tandem_guest::stats::monitor(interval, tandem_guest::termination_requested)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let options = GuestOptions {
+            stats_interval: self.stats,
+            exit_dump_len: self.exit_dump_len,
+            partial: self.partial,
+            ignore_cgroups: self.ignore_cgroups,
+            probe: !self.no_probe,
+            slice_us: self.slice_us,
+            debug: self.verbose > 1,
+            fault: match self.inject {
+                FaultArg::None => Fault::None,
+                FaultArg::Stall => Fault::Stall,
+                FaultArg::Error => Fault::Error,
+            },
+        };
+        // Bounded: a machine whose CPUs come and go without end must not keep us reloading.
+        for _ in 0..16 {
+            match tandem_guest::run(&options)? {
+                Outcome::Stopped => return Ok(ExitCode::SUCCESS),
+                Outcome::Restart => log::info!("the set of CPUs changed: loading again"),
+            }
+        }
+        bail!("the kernel asked for a new load 16 times in a row: giving up")
+    }
+}

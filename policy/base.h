@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The ground under every decision: integer types and saturating arithmetic.
+ *
+ * Headers in this folder hold decisions only. They see integers and small
+ * structs, they return a decision, and they know nothing of maps, helpers,
+ * kernel types or I/O. The same text is compiled into BPF, into a simulator
+ * and natively for the unit and property tests.
+ */
+#ifndef TANDEM_POLICY_BASE_H
+#define TANDEM_POLICY_BASE_H
+
+#ifndef __VMLINUX_H__
+#include <stdbool.h>
+#include <stdint.h>
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef int32_t s32;
+typedef int64_t s64;
+#endif
+
+#ifdef __BPF__
+#define POLICY static __always_inline
+#else
+#define POLICY static inline
+#endif
+
+#define NSEC_PER_USEC_ 1000ULL
+#define NSEC_PER_MSEC_ 1000000ULL
+
+/* Shares and capacities are fixed point: 1024 is one whole pCPU of the best speed seen. */
+#define TANDEM_SCALE 1024U
+
+/* Order of two wrapping 64-bit times, as time_before64() in the kernel. */
+POLICY bool time_before_ns(u64 a, u64 b)
+{
+	return (s64)(a - b) < 0;
+}
+
+POLICY u64 min_u64(u64 a, u64 b)
+{
+	return a < b ? a : b;
+}
+
+POLICY u64 max_u64(u64 a, u64 b)
+{
+	return a > b ? a : b;
+}
+
+/* a - b, never below zero. */
+POLICY u64 sub_floor_u64(u64 a, u64 b)
+{
+	return a > b ? a - b : 0;
+}
+
+POLICY s64 clamp_s64(s64 x, s64 lo, s64 hi)
+{
+	return x < lo ? lo : x > hi ? hi : x;
+}
+
+/* Exponential average with weight 1/2^shift for the new sample. */
+POLICY u64 ewma_u64(u64 old, u64 sample, u32 shift)
+{
+	if (sample >= old)
+		return old + ((sample - old) >> (shift & 31));
+	return old - ((old - sample) >> (shift & 31));
+}
+
+#endif

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Where a task should run: earliest expected completion.
+ *
+ * A vCPU that looks idle may be the slowest choice of all: its pCPU can be
+ * taken for many milliseconds, and nobody in the guest can see that before
+ * the vCPU is woken. The cost of a vCPU is therefore
+ *
+ *     expected absence + (work queued there + work of this task) / share
+ *
+ * where the expected absence of an idle vCPU is P(its pCPU is taken) x mean
+ * absence, and that of one known to be inactive now is the mean absence less
+ * the time that has passed. Work is the mean run time between two sleeps.
+ * (vSched, sections 3.2 and 4, states the aim; the formula is ours.)
+ */
+#ifndef TANDEM_POLICY_PLACE_H
+#define TANDEM_POLICY_PLACE_H
+
+#include "vcap.h"
+
+/* Run time between sleeps is not followed beyond this: such a task is a hog. */
+#define TANDEM_BURST_MAX_NS (32 * NSEC_PER_MSEC_)
+/* A task that ran this long without sleeping is CPU-bound. */
+#define TANDEM_HOG_NS (24 * NSEC_PER_MSEC_)
+/* Moving a running task must gain a quarter at least, and not happen more often than this. */
+#define TANDEM_PUSH_GAIN_NUM 5U
+#define TANDEM_PUSH_GAIN_DEN 4U
+#define TANDEM_PUSH_REST_NS (40 * NSEC_PER_MSEC_)
+/* Leaving the previous vCPU must be worth a cold cache. */
+#define TANDEM_MOVE_COST_NS (60 * NSEC_PER_USEC_)
+
+struct place_view {
+	u64 queued_work_ns;	/* mean run times of the tasks that run or wait there */
+	u64 inactive_mean_ns;
+	u64 inactive_for_ns;	/* since when it is known to be inactive; 0: it is not */
+	u32 share;		/* 0..1024 */
+	bool idle;
+};
+
+POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
+{
+	u64 share = c->share ? c->share : 1, absence = 0;
+
+	if (c->inactive_for_ns)
+		absence = max_u64(sub_floor_u64(c->inactive_mean_ns, c->inactive_for_ns), c->inactive_mean_ns / 4);
+	else if (c->idle)
+		absence = c->inactive_mean_ns * (TANDEM_SCALE - min_u64(share, TANDEM_SCALE)) / TANDEM_SCALE;
+	return absence + (c->queued_work_ns + work_ns) * TANDEM_SCALE / share;
+}
+
+/* Should a CPU-bound task leave a vCPU of share `from` for an idle one of share `to`? */
+POLICY bool push_gains(u32 from, u32 to)
+{
+	return (u64)to * TANDEM_PUSH_GAIN_DEN > (u64)from * TANDEM_PUSH_GAIN_NUM;
+}
+
+struct pull_view {
+	u32 waiting;		/* tasks that wait at the source */
+	u32 from_share, to_share;
+	u64 source_burst_ns;	/* how long the source's running task has run without sleeping */
+	bool source_inactive;	/* preempted by the host right now, or asleep and not answering */
+};
+
+/*
+ * May a vCPU with nothing to do take a waiting task from another? An equal or
+ * better one: always. A much weaker one only where waiting is worse: the
+ * source is not running at all, or it is shared by CPU-bound tasks, which
+ * gain throughput even from a fraction of a pCPU.
+ */
+POLICY bool pull_helps(const struct pull_view *v)
+{
+	if (!v->waiting)
+		return false;
+	if (!push_gains(v->to_share, v->from_share))
+		return true;
+	if (v->source_inactive)
+		return true;
+	return v->waiting > 3 || v->source_burst_ns >= TANDEM_HOG_NS;
+}
+
+#endif
