@@ -5,18 +5,24 @@
  * 3.1: capacity and activity probers, reduced to what passive observation
  * gives; an idle vCPU is made busy by a best-effort prober in user space).
  *
- * Steal grows only while a vCPU wants to run and may not. `demand` is
- * therefore the time in which it wanted to: busy time, plus steal that
- * passed while the guest thought it idle (a wake-up that the host served late).
- * share = 1 - steal / demand. A window closes after TANDEM_WINDOW_NS of demand,
- * however long that takes.
+ * Two estimators of the share, because how a vCPU is used decides what steal
+ * can show. Both are unbiased for a host that does not care when the guest
+ * wakes; mixing them into one ratio of times is not:
+ *
+ *  - Busy for long: share = 1 - steal / time, over a window of fixed length
+ *    that starts at the wake-up, with the wait for the pCPU inside it. A
+ *    window that the vCPU does not fill is thrown away: a short run right
+ *    after a wake-up lies in an active period, and would look undisturbed.
+ *  - Busy for short moments: share = wake-ups served at once / wake-ups.
+ *    (Arrivals see time averages.) Counting the waits as time instead would
+ *    make a vCPU look the worse, the less it is used.
  */
 #ifndef TANDEM_POLICY_VCAP_H
 #define TANDEM_POLICY_VCAP_H
 
 #include "base.h"
 
-/* A plain number, so that bindings of this header carry it too: 12 ms. */
+/* Shortest window of busy time, in ns; a plain number, so that bindings of this header carry it too. */
 #define TANDEM_WINDOW_NS 12000000ULL
 /* Shorter absences are exits and timer work of the host, not preemptions. */
 #define TANDEM_INACTIVE_MIN_NS (300 * NSEC_PER_USEC_)
@@ -27,49 +33,92 @@
 /* Below this share a vCPU counts as contended (5-8 % steal is ordinary noise). */
 #define TANDEM_CONTENDED_SHARE 860U
 
+/* Short wake-ups that make one sample. */
+#define TANDEM_ARRIVALS 16U
+/* No absence is taken for longer than this. */
+#define TANDEM_INACTIVE_MAX_NS (200 * NSEC_PER_MSEC_)
+
 struct vcpu_model {
 	u64 demand_ns;		/* of the open window */
 	u64 stolen_ns;		/* of the open window */
-	u64 updated_ns;		/* when the last window closed; 0: never */
+	u64 updated_ns;		/* when the last sample was taken; 0: not believed */
 	u64 inactive_mean_ns;	/* mean absence */
 	u64 inactive_events;
+	u32 arrivals;		/* wake-ups since the last sample */
+	u32 delayed;		/* of these, how many found the pCPU taken */
 	u32 share;		/* 0..1024 */
-	u32 windows;		/* closed so far */
+	u32 samples;
 };
 
 /* Outcome of an observation, a bit set. */
-#define VCAP_WINDOW_CLOSED 1U
+#define VCAP_SAMPLED 1U
 #define VCAP_DROPPED 2U
 
-/*
- * Account `elapsed_ns` of a vCPU that was busy or idle meanwhile, of which
- * the host withheld `stolen_ns`.
- */
-POLICY u32 vcap_observe(struct vcpu_model *m, u64 now_ns, u64 elapsed_ns, u64 stolen_ns, bool busy)
+POLICY void vcap_absence(struct vcpu_model *m, u64 absence_ns)
 {
-	u32 sample, out = VCAP_WINDOW_CLOSED;
+	if (absence_ns < TANDEM_INACTIVE_MIN_NS)
+		return;
+	absence_ns = min_u64(absence_ns, TANDEM_INACTIVE_MAX_NS);
+	m->inactive_mean_ns = m->inactive_events ? ewma_u64(m->inactive_mean_ns, absence_ns, 2) : absence_ns;
+	m->inactive_events++;
+}
 
-	if (stolen_ns > elapsed_ns)
-		stolen_ns = elapsed_ns;
-	m->demand_ns += busy ? elapsed_ns : stolen_ns;
-	m->stolen_ns += stolen_ns;
-	if (stolen_ns >= TANDEM_INACTIVE_MIN_NS) {
-		m->inactive_mean_ns = m->inactive_events ? ewma_u64(m->inactive_mean_ns, stolen_ns, 3) : stolen_ns;
-		m->inactive_events++;
-	}
-	if (m->demand_ns < TANDEM_WINDOW_NS)
-		return 0;
+/*
+ * Length of a window: long enough to hold a whole period of the host, and so
+ * that the wait at its start alone can never fill it.
+ */
+POLICY u64 vcap_window_ns(const struct vcpu_model *m)
+{
+	return TANDEM_WINDOW_NS + 2 * m->inactive_mean_ns;
+}
 
-	sample = (u32)((m->demand_ns - m->stolen_ns) * TANDEM_SCALE / m->demand_ns);
-	if (sample + TANDEM_DROP_SHARE < m->share)
+POLICY u32 vcap_sample(struct vcpu_model *m, u64 now_ns, u32 sample)
+{
+	u32 out = VCAP_SAMPLED;
+
+	if (m->samples && sample + TANDEM_DROP_SHARE < m->share)
 		out |= VCAP_DROPPED;
-	/* The first window is taken as it is; later ones weigh one half. */
-	m->share = m->windows && m->updated_ns ? (u32)ewma_u64(m->share, sample, 1) : sample;
-	m->windows++;
+	/* What is not believed any more is replaced; else old and new weigh one half each. */
+	m->share = m->samples && m->updated_ns ? (u32)ewma_u64(m->share, sample, 1) : sample;
+	m->samples++;
 	m->updated_ns = now_ns;
 	m->demand_ns = 0;
 	m->stolen_ns = 0;
+	m->arrivals = 0;
+	m->delayed = 0;
 	return out;
+}
+
+/* The vCPU was busy for `elapsed_ns`, of which the host withheld `stolen_ns`. */
+POLICY u32 vcap_busy(struct vcpu_model *m, u64 now_ns, u64 elapsed_ns, u64 stolen_ns)
+{
+	stolen_ns = min_u64(stolen_ns, elapsed_ns);
+	vcap_absence(m, stolen_ns);
+	m->demand_ns += elapsed_ns;
+	m->stolen_ns += stolen_ns;
+	if (m->demand_ns < vcap_window_ns(m))
+		return 0;
+	return vcap_sample(m, now_ns, (u32)((m->demand_ns - m->stolen_ns) * TANDEM_SCALE / m->demand_ns));
+}
+
+/*
+ * The vCPU was woken; the host let it wait for `waited_ns` before it came.
+ * Interrupts that woke it and left no trace in the guest may have added their
+ * own waits, so not more than one mean absence is taken into the new window.
+ */
+POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 waited_ns)
+{
+	u64 wait_ns = m->inactive_events ? min_u64(waited_ns, m->inactive_mean_ns) : 0;
+
+	m->demand_ns = wait_ns;
+	m->stolen_ns = wait_ns;
+	m->arrivals++;
+	if (waited_ns >= TANDEM_INACTIVE_MIN_NS) {
+		m->delayed++;
+	}
+	if (m->arrivals < TANDEM_ARRIVALS)
+		return 0;
+	return vcap_sample(m, now_ns, (m->arrivals - m->delayed) * TANDEM_SCALE / m->arrivals);
 }
 
 POLICY bool vcap_fresh(const struct vcpu_model *m, u64 now_ns)

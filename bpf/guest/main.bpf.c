@@ -224,7 +224,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 
 	if (!t || !c)
 		return;
-	observe(c, cpu, now, true);
+	observe(c, cpu, now, WAS_BUSY);
 	charge(t, c, cpu, now);
 	if (t->class == CLASS_BEST_EFFORT) {
 		if (k_waiting(queue_of(cpu, CLASS_NORMAL)))
@@ -265,7 +265,7 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 
 	if (!t || !c)
 		return;
-	observe(c, cpu, now, c->curr_class != CLASS_NONE);
+	observe(c, cpu, now, is_idle(c) ? WAS_WOKEN : WAS_BUSY);
 	if (t->queue_cpu < 0)
 		join(p, t, cpu);
 	else
@@ -292,7 +292,7 @@ void BPF_STRUCT_OPS(guest_stopping, struct task_struct *p, bool runnable)
 	if (cpu == bpf_get_smp_processor_id()) {
 		u64 now = k_now();
 
-		observe(c, cpu, now, true);
+		observe(c, cpu, now, WAS_BUSY);
 		charge(t, c, cpu, now);
 	}
 	t->run_cpu = -1;
@@ -312,14 +312,15 @@ void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 
 	if (!c)
 		return;
-	observe(c, cpu, k_now(), !idle ? false : c->curr_class != CLASS_NONE);
-	if (idle)
-		c->curr_class = CLASS_NONE;
+	if (!idle)
+		return;	/* what comes first, a task or nothing, is seen elsewhere */
+	observe(c, cpu, k_now(), is_idle(c) ? WAS_WOKEN : WAS_BUSY);
+	c->curr_class = CLASS_NONE;
 	/*
 	 * Somebody may have queued a task between the last look and now, and
 	 * would have seen a busy CPU.
 	 */
-	if (idle && k_waiting(queue_of(cpu, CLASS_NORMAL)))
+	if (k_waiting(queue_of(cpu, CLASS_NORMAL)))
 		k_kick_idle(cpu);
 }
 

@@ -63,8 +63,14 @@ static __noinline void forget_others(s32 cpu)
 	}
 }
 
-/* One step of this CPU's time line. `busy`: since the last step it was not idle. */
-static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, bool busy)
+/* What the vCPU did since the last step of its time line. */
+enum vcpu_was {
+	WAS_BUSY,
+	WAS_WOKEN,	/* was idle until now; whether it found work does not matter */
+};
+
+/* One step of this CPU's time line. To be called on that CPU. */
+static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum vcpu_was was)
 {
 	u64 steal = steal_of(cpu), elapsed, stolen;
 	u32 news;
@@ -72,9 +78,12 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, bool 
 	elapsed = sub_floor_u64(now, c->seen_at_ns);
 	stolen = sub_floor_u64(steal, c->seen_steal_ns);
 	c->seen_at_ns = now;
-	c->seen_steal_ns = steal;
 	c->seen_inactive_ns = 0;
-	news = vcap_observe(&c->model, now, elapsed, stolen, busy);
+	c->seen_steal_ns = steal;
+	if (was == WAS_BUSY)
+		news = vcap_busy(&c->model, now, elapsed, stolen);
+	else
+		news = vcap_arrive(&c->model, now, stolen);
 	if (!news)
 		return;
 	if (news & VCAP_DROPPED) {

@@ -13,16 +13,17 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a probe keeps its vCPU busy: a little more than one window of measurement.
-const PROBE: Duration = Duration::from_nanos(intf::TANDEM_WINDOW_NS as u64 + 2_000_000);
-/// Shortest and longest time between two probes of a vCPU. 14 ms in 1.4 s are 1 %.
+/// Longest time that a probe keeps its vCPU busy, whatever its absences.
+const PROBE_MAX: Duration = Duration::from_millis(100);
+/// Shortest and longest time between two probes of a vCPU. Undisturbed, 14 ms in 1.4 s are 1 %; on a
+/// vCPU that is absent for most of the time a probe is longer, but runs only while it is not.
 const INTERVAL_MIN: Duration = Duration::from_millis(1400);
 const INTERVAL_MAX: Duration = Duration::from_millis(2600);
 /// A share that moved by more than this is news.
 const NEWS: f64 = 0.1;
 
 struct Probe {
-    orders: SyncSender<()>,
+    orders: SyncSender<Duration>,
     thread: Option<JoinHandle<()>>,
     due: Instant,
     interval: Duration,
@@ -65,10 +66,10 @@ impl Prober {
             probe.interval = if news { INTERVAL_MIN } else { (probe.interval * 5 / 4).min(INTERVAL_MAX) };
             probe.last_share = fact.share;
             probe.due = now + probe.interval;
-            match probe.orders.try_send(()) {
-                Ok(()) | Err(TrySendError::Full(())) => {}
+            match probe.orders.try_send(probe_length(fact)) {
+                Ok(()) | Err(TrySendError::Full(_)) => {}
                 // The thread ended because its CPU cannot be used: nothing to probe.
-                Err(TrySendError::Disconnected(())) => *slot = None,
+                Err(TrySendError::Disconnected(_)) => *slot = None,
             }
         }
     }
@@ -89,8 +90,14 @@ impl Drop for Prober {
     }
 }
 
+/// A little more than one window of measurement (`vcap_window_ns` in `policy/vcap.h`).
+fn probe_length(fact: &VcpuFacts) -> Duration {
+    let window_ns = intf::TANDEM_WINDOW_NS as u64 + (2e3 * fact.inactive_mean_us) as u64;
+    Duration::from_nanos(window_ns + 2_000_000).min(PROBE_MAX)
+}
+
 fn start_probe(cpu: usize, stop: &Arc<AtomicBool>) -> Result<Probe, GuestError> {
-    let (orders, inbox) = sync_channel::<()>(1);
+    let (orders, inbox) = sync_channel::<Duration>(1);
     let stop = Arc::clone(stop);
     let thread = std::thread::Builder::new()
         .name(format!("probe/{cpu}"))
@@ -99,8 +106,8 @@ fn start_probe(cpu: usize, stop: &Arc<AtomicBool>) -> Result<Probe, GuestError> 
             if sys::become_prober_on(cpu).is_err() {
                 return;
             }
-            while inbox.recv().is_ok() {
-                let end = Instant::now() + PROBE;
+            while let Ok(length) = inbox.recv() {
+                let end = Instant::now() + length;
                 while Instant::now() < end && !stop.load(Ordering::Relaxed) {
                     for _ in 0..256 {
                         std::hint::spin_loop();

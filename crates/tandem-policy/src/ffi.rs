@@ -1,0 +1,60 @@
+//! Generated bindings and their safe wrappers: the crate's only unsafe code.
+#![allow(missing_docs, non_upper_case_globals, non_camel_case_types, non_snake_case, dead_code, clippy::all)]
+
+include!(concat!(env!("OUT_DIR"), "/policy.rs"));
+
+/// Safe wrappers; units, ranges and sources stand with the C functions of the same name.
+pub mod safe {
+    use super::{place_view, pull_view, vcpu_model};
+
+    macro_rules! by_value {
+        ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {$(
+            pub fn $name($($arg: $ty),*) -> $ret {
+                // SAFETY: a pure function of integers passed by value.
+                unsafe { super::$name($($arg),*) }
+            }
+        )*};
+    }
+
+    by_value! {
+        weight_of_nice(nice: i32) -> u32;
+        virtual_ns(service_ns: u64, weight: u32) -> u64;
+        request_ns(base_ns: u64, weight: u32) -> u64;
+        lag_limit(request: u64, weight: u32) -> i64;
+        lag_on_join(lag: i64, request: u64, weight: u32, queue_weight: u64) -> i64;
+        lag_after_sleep(lag: i64, progress: i64) -> i64;
+        wakeup_preempts(wakee_deadline: u64, curr_deadline: u64, curr_ran_ns: u64) -> bool;
+        idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;
+        push_gains(from: u32, to: u32) -> bool;
+    }
+
+    pub fn vcap_busy(model: &mut vcpu_model, now_ns: u64, elapsed_ns: u64, stolen_ns: u64) -> u32 {
+        // SAFETY: the reference is valid for the call and the function keeps no pointer.
+        unsafe { super::vcap_busy(model, now_ns, elapsed_ns, stolen_ns) }
+    }
+
+    pub fn vcap_arrive(model: &mut vcpu_model, now_ns: u64, waited_ns: u64) -> u32 {
+        // SAFETY: as above.
+        unsafe { super::vcap_arrive(model, now_ns, waited_ns) }
+    }
+
+    pub fn vcap_fresh(model: &vcpu_model, now_ns: u64) -> bool {
+        // SAFETY: as above; read only.
+        unsafe { super::vcap_fresh(model, now_ns) }
+    }
+
+    pub fn vcap_effective(model: &vcpu_model, now_ns: u64) -> u32 {
+        // SAFETY: as above; read only.
+        unsafe { super::vcap_effective(model, now_ns) }
+    }
+
+    pub fn place_cost_ns(view: &place_view, work_ns: u64) -> u64 {
+        // SAFETY: as above; read only.
+        unsafe { super::place_cost_ns(view, work_ns) }
+    }
+
+    pub fn pull_helps(view: &pull_view) -> bool {
+        // SAFETY: as above; read only.
+        unsafe { super::pull_helps(view) }
+    }
+}

@@ -1,0 +1,187 @@
+//! The vCPU model and placement against a host whose behaviour is known.
+#![allow(missing_docs)]
+
+use proptest::prelude::*;
+use tandem_policy::{place::*, place_view, pull_view, vcap::*, vcpu_model, SCALE};
+
+const MS: u64 = 1_000_000;
+
+/// A host that withholds the pCPU for `off` of every `on + off`.
+struct Host {
+    on: u64,
+    off: u64,
+}
+
+impl Host {
+    fn share(&self) -> f64 {
+        self.on as f64 / (self.on + self.off) as f64
+    }
+
+    /// When a vCPU that wants to run from `t` on gets its pCPU.
+    fn served_at(&self, t: u64) -> u64 {
+        let phase = t % (self.on + self.off);
+        if phase < self.off {
+            t + self.off - phase
+        } else {
+            t
+        }
+    }
+
+    /// Runs for `wall`, seen by the guest in steps of a tick; returns the time at the end.
+    fn busy(&self, model: &mut vcpu_model, from: u64, wall: u64) -> u64 {
+        let mut now = from;
+        while now < from + wall {
+            let next = self.served_at(now + MS);
+            let stolen = next - now - MS;
+            vcap_busy(model, next, next - now, stolen);
+            now = next;
+        }
+        now
+    }
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+/// Mean estimate over many samples, and the naive ratio of times beside it.
+fn estimate(host: &Host, busy_ns: u64, seed: u64) -> (f64, f64) {
+    let (mut model, mut state, mut now) = (vcpu_model::default(), seed, 0);
+    let (mut sum, mut samples, mut waits, mut demand) = (0.0, 0u32, 0, 0);
+    for _ in 0..4000 {
+        now += 3 * MS + random(&mut state) % (40 * MS);
+        let served = host.served_at(now);
+        let before = model.samples;
+        vcap_arrive(&mut model, served, served - now);
+        waits += served - now;
+        demand += served - now + busy_ns;
+        now = host.busy(&mut model, served, busy_ns);
+        if model.samples != before {
+            sum += f64::from(model.share) / f64::from(SCALE);
+            samples += 1;
+        }
+    }
+    (sum / f64::from(samples), 1.0 - waits as f64 / demand as f64)
+}
+
+#[test]
+fn short_runs_and_long_runs_give_the_same_share() {
+    for (on, off) in [(3, 7), (5, 5), (8, 2), (4, 16)] {
+        let host = Host { on: on * MS, off: off * MS };
+        for busy in [MS, 60 * MS] {
+            let (measured, _) = estimate(&host, busy, 7);
+            let error = (measured - host.share()).abs();
+            assert!(error < 0.08, "{on}/{off} ms, busy {busy}: measured {measured:.2}");
+        }
+    }
+}
+
+#[test]
+fn the_naive_ratio_of_times_is_biased_by_how_the_vcpu_is_used() {
+    let host = Host { on: 3 * MS, off: 7 * MS };
+    let (_, naive) = estimate(&host, MS / 10, 7);
+    assert!(naive < 0.1, "the control must be wrong: {naive}");
+}
+
+#[test]
+fn an_undisturbed_vcpu_is_whole_and_a_sudden_loss_is_reported() {
+    let mut model = vcpu_model::default();
+    let now = Host { on: MS, off: 0 }.busy(&mut model, 0, 100 * MS);
+    assert_eq!(model.share, SCALE);
+    let mut dropped = false;
+    for step in 1..=40 {
+        dropped |= vcap_busy(&mut model, now + step * MS, MS, MS * 7 / 10) & 2 != 0;
+    }
+    assert!(dropped);
+    assert!(model.share < SCALE / 2, "{}", model.share);
+}
+
+#[test]
+fn what_is_not_known_or_too_old_counts_as_ordinary() {
+    let mut model = vcpu_model::default();
+    assert_eq!(vcap_effective(&model, 5), SCALE);
+    for step in 1..=20 {
+        vcap_busy(&mut model, step * MS, MS, MS / 2);
+    }
+    assert!(vcap_fresh(&model, 21 * MS) && vcap_effective(&model, 21 * MS) < SCALE);
+    assert_eq!(vcap_effective(&model, 60_000 * MS), SCALE);
+}
+
+fn view(share: u32, idle: bool, queued_ms: u64, absence_ms: u64) -> place_view {
+    place_view {
+        queued_work_ns: queued_ms * MS,
+        inactive_mean_ns: absence_ms * MS,
+        inactive_for_ns: 0,
+        share,
+        idle,
+    }
+}
+
+#[test]
+fn a_short_task_prefers_a_busy_strong_vcpu_to_an_idle_weak_one() {
+    let strong_busy = view(1024, false, 1, 0);
+    let weak_idle = view(300, true, 0, 7);
+    assert!(place_cost_ns(&strong_busy, MS / 2) < place_cost_ns(&weak_idle, MS / 2));
+    // Not at any price: behind a long queue the weak one is sooner.
+    let strong_full = view(1024, false, 20, 0);
+    assert!(place_cost_ns(&strong_full, MS / 2) > place_cost_ns(&weak_idle, MS / 2));
+}
+
+#[test]
+fn equal_vcpus_always_share_waiting_work_and_weak_ones_leave_short_work() {
+    let mut pull = pull_view {
+        waiting: 1,
+        from_share: 1024,
+        to_share: 1000,
+        source_burst_ns: 0,
+        source_inactive: false,
+    };
+    assert!(pull_helps(&pull));
+    pull.to_share = 300;
+    assert!(!pull_helps(&pull));
+    pull.source_inactive = true;
+    assert!(pull_helps(&pull));
+    pull = pull_view { source_inactive: false, source_burst_ns: 40 * MS, ..pull };
+    assert!(pull_helps(&pull));
+}
+
+proptest! {
+    #[test]
+    fn cost_grows_with_queue_absence_and_weakness(
+        share in 1u32..=1024, queued in 0u64..100, absence in 0u64..100, work in 1u64..50, idle in any::<bool>()
+    ) {
+        let base = place_cost_ns(&view(share, idle, queued, absence), work * MS);
+        prop_assert!(base >= work * MS);
+        prop_assert!(place_cost_ns(&view(share, idle, queued + 1, absence), work * MS) > base);
+        prop_assert!(place_cost_ns(&view(share, idle, queued, absence + 1), work * MS) >= base);
+        if share > 1 {
+            prop_assert!(place_cost_ns(&view(share - 1, idle, queued, absence), work * MS) >= base);
+        }
+    }
+
+    #[test]
+    fn moving_never_pays_both_ways(a in 1u32..=1024, b in 1u32..=1024) {
+        prop_assert!(!(push_gains(a, b) && push_gains(b, a)));
+        prop_assert!(!push_gains(a, a));
+    }
+
+    #[test]
+    fn no_waiting_task_no_pull(from in 0u32..=1024, to in 0u32..=1024, burst in any::<u64>(), inactive in any::<bool>()) {
+        let pull = pull_view { waiting: 0, from_share: from, to_share: to, source_burst_ns: burst, source_inactive: inactive };
+        prop_assert!(!pull_helps(&pull));
+    }
+
+    #[test]
+    fn the_model_survives_any_observation(steps in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u64>(), any::<bool>()), 0..200)) {
+        let mut model = vcpu_model::default();
+        for (now, elapsed, stolen, busy) in steps {
+            if busy {
+                vcap_busy(&mut model, now, elapsed % (1 << 40), stolen % (1 << 40));
+            } else {
+                vcap_arrive(&mut model, now, stolen % (1 << 40));
+            }
+            prop_assert!(model.share <= SCALE);
+        }
+    }
+}
