@@ -1,0 +1,157 @@
+//! Claims as they are written down (`docs/evidence.toml`).
+
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// All claims, in the order of the book.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Book {
+    /// The claims.
+    #[serde(rename = "claim")]
+    pub claims: Vec<Claim>,
+}
+
+/// One claim.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// What is claimed, in words.
+    pub text: String,
+    /// Name of the experiment that shows it.
+    pub experiment: String,
+    /// Name of the metric in its result.
+    pub metric: String,
+    /// The arm that the claim is about.
+    pub arm: String,
+    /// When the claim holds.
+    pub target: Target,
+}
+
+/// Which figure of an arm's samples a target looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Statistic {
+    /// Smallest sample.
+    Min,
+    /// Median sample.
+    Median,
+    /// Largest sample.
+    Max,
+}
+
+/// When a claim holds. Ratios are arm over baseline.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Target {
+    /// The whole 95 % interval of the ratio lies below this.
+    RatioBelow(f64),
+    /// The median ratio is at least this.
+    RatioAtLeast(f64),
+    /// The median ratio is worse than 1 by no more than this fraction, in the metric's own direction.
+    NotWorseBy(f64),
+    /// A statistic of the arm's samples is at least `value`.
+    AtLeast {
+        /// Bound.
+        value: f64,
+        /// Which sample.
+        of: Statistic,
+    },
+    /// A statistic of the arm's samples is at most `value`.
+    AtMost {
+        /// Bound.
+        value: f64,
+        /// Which sample.
+        of: Statistic,
+    },
+    /// No target: the figure is shown, whichever way it goes.
+    Shown {},
+}
+
+/// Why a book cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum BookError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not a book.
+    #[error("{path}: {source}", path = path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+}
+
+impl Book {
+    /// Reads a book.
+    ///
+    /// # Errors
+    /// The file is missing or is not a list of claims.
+    pub fn load(path: &Path) -> Result<Self, BookError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| BookError::Read { path: path.to_path_buf(), source })?;
+        toml::from_str(&text)
+            .map_err(|source| BookError::Parse { path: path.to_path_buf(), source: Box::new(source) })
+    }
+
+    /// Names of the experiments, each once, in the order of the book.
+    pub fn experiments(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for claim in &self.claims {
+            if !names.contains(&claim.experiment.as_str()) {
+                names.push(&claim.experiment);
+            }
+        }
+        names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_book_is_read_and_its_experiments_are_listed_once() {
+        let book: Book = toml::from_str(
+            r#"
+            [[claim]]
+            text = "faster"
+            experiment = "weak"
+            metric = "p95"
+            arm = "tandem"
+            target = { ratio_below = 1.0 }
+            [[claim]]
+            text = "follows"
+            experiment = "weak"
+            metric = "slow"
+            arm = "tandem"
+            target = { at_most = { value = 500.0, of = "max" } }
+            [[claim]]
+            text = "two threads"
+            experiment = "pair"
+            metric = "work"
+            arm = "tandem"
+            target = { shown = {} }
+            "#,
+        )
+        .unwrap();
+        assert_eq!(book.experiments(), ["weak", "pair"]);
+        assert_eq!(book.claims[1].target, Target::AtMost { value: 500.0, of: Statistic::Max });
+    }
+
+    #[test]
+    fn unknown_targets_and_fields_are_refused() {
+        for line in ["target = { ratio_beneath = 1.0 }", "target = { shown = {} }\nmood = 1"] {
+            let text =
+                format!("[[claim]]\ntext = \"a\"\nexperiment = \"b\"\nmetric = \"c\"\narm = \"d\"\n{line}\n");
+            assert!(toml::from_str::<Book>(&text).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The evidence book. Every figure that Tandem claims is a named claim with an experiment, a metric
+//! and a target; a claim that misses its target stays in the book and says so.
+
+mod claim;
+mod judge;
+mod render;
+
+pub use claim::{Book, BookError, Claim, Statistic, Target};
+pub use judge::{judge, Judgement, Standing};
+pub use render::render;
