@@ -10,7 +10,8 @@
  *
  * where the expected absence of an idle vCPU is P(its pCPU is taken) x mean
  * absence, and that of one known to be inactive now is the mean absence less
- * the time that has passed. Work is the mean run time between two sleeps.
+ * the time that has passed. Work is the mean run time between two sleeps, of
+ * tasks already there not more than one turn each.
  * (vSched, sections 3.2 and 4, states the aim; the formula is ours.)
  */
 #ifndef TANDEM_POLICY_PLACE_H
@@ -30,7 +31,7 @@
 #define TANDEM_MOVE_COST_NS (60 * NSEC_PER_USEC_)
 
 struct place_view {
-	u64 queued_work_ns;	/* mean run times of the tasks that run or wait there */
+	u64 queued_work_ns;	/* one turn of each task that runs or waits there */
 	u64 inactive_mean_ns;
 	u64 inactive_for_ns;	/* since when it is known to be inactive; 0: it is not */
 	u32 share;		/* 0..1024 */

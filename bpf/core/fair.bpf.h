@@ -26,10 +26,30 @@ static __always_inline void renew_request(struct task_state *t)
 	t->deadline = t->v + virtual_ns(t->request_ns, t->weight);
 }
 
+/*
+ * What others have to wait for on account of t: its usual run, but not more
+ * than one turn, for then the next deadline is served.
+ */
+static __always_inline u64 turn_of(const struct task_state *t)
+{
+	return min_u64(max_u64(t->mean_burst_ns, t->burst_ns), TANDEM_TICK_NS);
+}
+
 static __always_inline void book_work(struct task_state *t, struct cpu_state *c)
 {
-	t->booked_work_ns = min_u64(max_u64(t->mean_burst_ns, t->burst_ns), TANDEM_BURST_MAX_NS);
+	t->booked_work_ns = turn_of(t);
 	__sync_fetch_and_add(&c->queued_work_ns, t->booked_work_ns);
+}
+
+/* A running task has turned out longer than it used to be. */
+static __always_inline void rebook_work(struct task_state *t, struct cpu_state *c)
+{
+	u64 turn = turn_of(t);
+
+	if (turn <= t->booked_work_ns)
+		return;
+	__sync_fetch_and_add(&c->queued_work_ns, turn - t->booked_work_ns);
+	t->booked_work_ns = turn;
 }
 
 static __always_inline void join(struct task_struct *p, struct task_state *t, s32 cpu)

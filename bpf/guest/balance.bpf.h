@@ -35,6 +35,43 @@ static __noinline bool take_orphan(s32 cpu)
 	return false;
 }
 
+/* Would `cpu`, idle, take a task that waits for `from`? */
+static __always_inline bool would_take(struct cpu_state *c, struct cpu_state *from, s32 from_cpu, u32 waiting, u64 now)
+{
+	struct pull_view view = {
+		.waiting = waiting,
+		.from_share = capacity(from, now),
+		.to_share = capacity(c, now),
+		.source_burst_ns = from->curr_class == CLASS_NORMAL ? from->curr_burst_ns : 0,
+		.source_inactive = off_pcpu(from_cpu, from, now),
+	};
+
+	return pull_helps(&view);
+}
+
+/*
+ * An idle vCPU that would take over p, which waits for `from_cpu`. A weak vCPU
+ * that would decline is not even woken: that costs the host two exits.
+ */
+static __noinline s32 helper_for(struct task_struct *p, s32 from_cpu)
+{
+	struct cpu_state *from = cpu_state(from_cpu);
+	u64 now = k_now();
+	u32 i;
+
+	if (!p || !from)
+		return -1;
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+
+		if (!c || i == (u32)from_cpu || !c->online || !is_idle(c) || !k_allowed(p, i))
+			continue;
+		if (would_take(c, from, from_cpu, k_waiting(queue_of(from_cpu, CLASS_NORMAL)), now))
+			return i;
+	}
+	return -1;
+}
+
 /*
  * Take one waiting normal task from another vCPU. With `rescue_only`, just
  * from vCPUs that the host has preempted: this one has work of its own.
@@ -43,37 +80,33 @@ static __noinline bool take_normal(s32 cpu, bool rescue_only)
 {
 	struct cpu_state *own = cpu_state(cpu);
 	u64 now = k_now();
-	u32 own_cap, i;
+	u32 i;
 
 	if (!own)
 		return false;
-	own_cap = capacity(own, now);
 	bpf_for(i, 1, nr_cpu_ids) {
-		u32 from = (u32)cpu + i;
+		u32 from = (u32)cpu + i, waiting;
 		struct cpu_state *c;
-		struct pull_view view = {};
+		bool inactive;
 
 		if (from >= nr_cpu_ids)
 			from -= nr_cpu_ids;
 		c = cpu_state(from);
 		if (!c)
 			continue;
-		view.waiting = k_waiting(queue_of(from, CLASS_NORMAL));
-		if (!view.waiting)
+		waiting = k_waiting(queue_of(from, CLASS_NORMAL));
+		if (!waiting)
 			continue;
-		view.from_share = capacity(c, now);
-		view.to_share = own_cap;
-		view.source_burst_ns = c->curr_class == CLASS_NORMAL ? c->curr_burst_ns : 0;
-		view.source_inactive = off_pcpu(from, c, now);
-		if (rescue_only && !view.source_inactive)
+		inactive = off_pcpu(from, c, now);
+		if (rescue_only && !inactive)
 			continue;
-		if (!pull_helps(&view)) {
+		if (!would_take(own, c, from, waiting, now)) {
 			count(own, CNT_DECLINED);
 			continue;
 		}
 		if (k_take(queue_of(from, CLASS_NORMAL))) {
 			count(own, CNT_PULLED);
-			if (view.source_inactive)
+			if (inactive)
 				count(own, CNT_RESCUED);
 			return true;
 		}

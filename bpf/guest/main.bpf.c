@@ -60,10 +60,8 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 		 * come: from there nobody could take the task back.
 		 */
 		c = cpu_state(cpu);
-		if (idle && (!c || capacity(c, k_now()) < TANDEM_CONTENDED_SHARE)) {
-			k_kick_idle(cpu);
+		if (idle && (!c || capacity(c, k_now()) < TANDEM_CONTENDED_SHARE))
 			return cpu;
-		}
 	} else {
 		cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 	}
@@ -94,7 +92,7 @@ static __always_inline void announce(struct task_struct *p, struct task_state *t
 	}
 	if (!k_is_pinned(p)) {
 		/* Somebody idle may take it over; whether that is wise is decided there. */
-		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		idle = uneven ? helper_for(p, cpu) : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 		if (idle >= 0 && idle != cpu) {
 			k_kick_idle(idle);
 			return;
@@ -226,6 +224,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 		return;
 	observe(c, cpu, now, WAS_BUSY);
 	charge(t, c, cpu, now);
+	rebook_work(t, c);
 	if (t->class == CLASS_BEST_EFFORT) {
 		if (k_waiting(queue_of(cpu, CLASS_NORMAL)))
 			k_set_slice(p, 0);
@@ -302,8 +301,11 @@ void BPF_STRUCT_OPS(guest_quiescent, struct task_struct *p, u64 deq_flags)
 {
 	struct task_state *t = task_state(p);
 
-	if (t && t->queue_cpu >= 0)
-		leave(t);
+	if (!t || t->queue_cpu < 0)
+		return;
+	leave(t);
+	/* After a sleep a task asks anew. */
+	t->used_ns = 0;
 }
 
 void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)

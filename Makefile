@@ -1,0 +1,40 @@
+# make run    the main job: a KVM host with guests in the lab, the same workloads before and after
+# make test   all tests: unit, property, and on real kernels in the lab
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+BIN := $(TARGET)/x86_64-unknown-linux-gnu/release
+TANDEM := $(BIN)/tandem
+export TANDEM_BIN_DIR := $(abspath $(BIN))
+
+.PHONY: help deps build run test unit lint lab-test evidence clean
+
+help: ## This list
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 12
+
+deps: ## Install what building and the lab need (apt)
+	@scripts/install-deps.sh
+
+build: deps ## Build the static binaries
+	cargo build --release --locked --bins
+
+run: build ## Main job: before/after table from a guest on an overcommitted host
+	@mkdir -p $(TARGET)/tandem
+	$(TANDEM) lab run demo --json $(TARGET)/tandem/run.json
+
+test: build ## All tests
+	@scripts/test.sh
+
+unit: deps ## Unit and property tests only
+	cargo test --workspace --locked
+
+lint: deps ## Formatting, lints, licences
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@if command -v cargo-deny >/dev/null; then cargo deny --offline check licenses bans sources; fi
+
+evidence: build ## Measure all claims (ONLY=experiment for one) and write docs/EVIDENCE.md
+	$(TANDEM) evidence $(if $(ONLY),--only $(ONLY))
+
+clean: ## Remove build results (the lab's downloads: tandem lab clean)
+	cargo clean

@@ -1,0 +1,43 @@
+#!/bin/bash
+# All tests, with one plain closing line. Each line of the lab's part is a named experiment that must
+# end with verdict ok; a run that the machine disturbed is reported as skipped, never as passed.
+set -u
+bin=${TANDEM_BIN_DIR:?set by make test}
+passed=0 failed=0 skipped=0
+log=$(mktemp) || exit 1
+trap 'rm -f "$log"' EXIT
+
+check() { # name command...
+    local name=$1; shift
+    echo "== $name"
+    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $name"; fi
+}
+
+check "formatting" cargo fmt --all --check
+check "lints" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+
+echo "== unit and property tests"
+cargo test --workspace --locked 2>&1 | tee "$log"
+cargo_status=${PIPESTATUS[0]}
+passed=$((passed + $(grep -cE '^test .* \.\.\. ok$' "$log")))
+failures=$(grep -cE '^test .* \.\.\. FAILED$' "$log")
+failed=$((failed + failures))
+if [ "$cargo_status" -ne 0 ] && [ "$failures" -eq 0 ]; then failed=$((failed + 1)); echo "FAILED: cargo test"; fi
+
+for experiment in test-load test-faults test-hotplug test-nested; do
+    echo "== lab: $experiment"
+    "$bin/tandem" lab run "$experiment"
+    case $? in
+        0) passed=$((passed + 1)) ;;
+        2) skipped=$((skipped + 1)); echo "SKIPPED: $experiment was disturbed or lost to the rig" ;;
+        *) failed=$((failed + 1)); echo "FAILED: $experiment" ;;
+    esac
+done
+
+echo
+if [ "$skipped" -gt 0 ]; then
+    echo "$passed passed, $failed failed, $skipped skipped"
+else
+    echo "$passed passed, $failed failed"
+fi
+[ "$failed" -eq 0 ]
