@@ -1,1 +1,221 @@
-//! tandem-agent.
+//! The protocol of the lab's machines: JSON lines over a virtio-serial port. One request, one reply
+//! with the same number; requests are served side by side. The host's agent passes on what is
+//! addressed to one of its guests.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The machine that an agent itself runs on, as a target.
+pub const SELF: &str = "host";
+
+/// Name of the virtio-serial port.
+pub const PORT_NAME: &str = "tandem";
+
+/// What is asked of a machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Request {
+    /// Chosen by the asker, repeated in the reply.
+    pub id: u64,
+    /// [`SELF`], or the name of a guest.
+    pub target: String,
+    /// The question.
+    pub op: Op,
+}
+
+/// The answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Reply {
+    /// Number of the request.
+    pub id: u64,
+    /// What came out of it, or one line that says what went wrong.
+    pub result: Result<Value, String>,
+}
+
+/// Operations of an agent.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Op {
+    /// Are you there? Replies with [`Facts`].
+    Hello,
+    /// Runs a program to its end; replies with [`Output`].
+    Exec {
+        /// Program and arguments.
+        argv: Vec<String>,
+        /// After this the program and all its children are killed.
+        timeout_s: f64,
+    },
+    /// Starts a program and replies with its handle at once.
+    Spawn {
+        /// Program and arguments.
+        argv: Vec<String>,
+    },
+    /// Is a spawned program still running? Replies with true or false.
+    Running {
+        /// From [`Op::Spawn`].
+        handle: u64,
+    },
+    /// Ends a spawned program; replies with [`Output`].
+    Stop {
+        /// From [`Op::Spawn`].
+        handle: u64,
+        /// Signal sent to its process group.
+        signal: i32,
+        /// How long it may take before it is killed.
+        timeout_s: f64,
+    },
+    /// Reads a small file.
+    Read {
+        /// Its path.
+        path: String,
+    },
+    /// Writes a small file.
+    Write {
+        /// Its path.
+        path: String,
+        /// New content.
+        text: String,
+    },
+    /// Starts a guest (host only).
+    StartVm(VmSpec),
+    /// Waits for the end of a guest that was told to power off; kills it after the time.
+    EndVm {
+        /// Its name.
+        name: String,
+        /// Limit.
+        timeout_s: f64,
+    },
+    /// Last lines of a guest's console (host only).
+    Console {
+        /// Its name.
+        name: String,
+    },
+    /// Run time and run delay of all vCPU threads (host only); replies with a list of [`VcpuStat`].
+    VcpuStats,
+    /// Sets a guest's bandwidth, in microseconds per period (host only).
+    CpuMax {
+        /// Its name.
+        name: String,
+        /// Value for `cpu.max`.
+        value: String,
+    },
+    /// Starts real-time competitors (host only).
+    RtStart(RtSpec),
+    /// Shortens the competitors' bursts by the fixed cost of a switch.
+    RtCompensate {
+        /// CPU of the competitor.
+        cpu: usize,
+        /// Nanoseconds taken off each burst.
+        compensation_ns: u64,
+    },
+    /// Replies with a list of [`RtStat`].
+    RtStats,
+    /// Ends all real-time competitors.
+    RtStop,
+    /// Powers the machine off.
+    PowerOff,
+}
+
+/// What a machine says of itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Facts {
+    /// Kernel release.
+    pub kernel: String,
+    /// Online CPUs.
+    pub cpus: usize,
+    /// Are high-resolution timers active on every CPU?
+    pub high_resolution: bool,
+    /// Clock source in use.
+    pub clock_source: String,
+    /// Clock event device of CPU 0.
+    pub clock_event: String,
+    /// Does /dev/kvm exist?
+    pub kvm: bool,
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Output {
+    /// Exit status; minus the signal if it was killed by one.
+    pub status: i32,
+    /// Was the time up?
+    pub timed_out: bool,
+    /// Standard output, at most 4 MiB.
+    pub stdout: String,
+    /// Standard error, at most 4 MiB.
+    pub stderr: String,
+}
+
+/// A guest.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct VmSpec {
+    /// Its name.
+    pub name: String,
+    /// Number of vCPUs.
+    pub vcpus: usize,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// Host CPU of each vCPU.
+    pub pins: Vec<usize>,
+    /// QEMU CPU model.
+    pub cpu_model: String,
+    /// More kernel parameters.
+    pub kernel_args: String,
+}
+
+/// One vCPU thread as the host accounts it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct VcpuStat {
+    /// Name of the guest.
+    pub vm: String,
+    /// Number of the vCPU.
+    pub vcpu: usize,
+    /// Host thread.
+    pub tid: i32,
+    /// Time on a CPU, nanoseconds.
+    pub run_ns: u64,
+    /// Time runnable but not running, nanoseconds.
+    pub run_delay_ns: u64,
+}
+
+/// Competitors of class SCHED_FIFO that keep host CPUs busy for `on_us` of every `on_us + off_us`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RtSpec {
+    /// Host CPUs, one competitor each.
+    pub cpus: Vec<usize>,
+    /// Busy time in microseconds.
+    pub on_us: u64,
+    /// Idle time in microseconds.
+    pub off_us: u64,
+    /// With a seed both are exponential with these means.
+    pub seed: Option<u64>,
+    /// If not 0, only one competitor is active at a time, and they take turns of this many milliseconds.
+    pub swap_ms: u64,
+}
+
+/// What a competitor has done since it was started.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RtStat {
+    /// Its CPU.
+    pub cpu: usize,
+    /// Bursts so far.
+    pub bursts: u64,
+    /// Busy time so far, nanoseconds.
+    pub busy_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_replies_survive_the_wire() {
+        let request = Request { id: 7, target: "a".into(), op: Op::Read { path: "/proc/stat".into() } };
+        let line = serde_json::to_string(&request).unwrap();
+        assert!(!line.contains('\n'));
+        let back: Request = serde_json::from_str(&line).unwrap();
+        assert!(matches!(back.op, Op::Read { path } if path == "/proc/stat"));
+        let reply = Reply { id: 7, result: Err("no such file".into()) };
+        let back: Reply = serde_json::from_str(&serde_json::to_string(&reply).unwrap()).unwrap();
+        assert_eq!(back.result, Err("no such file".to_string()));
+    }
+}

@@ -1,1 +1,26 @@
-//! tandem-lab.
+//! The lab: boots a real Linux host with real KVM guests inside QEMU, contends for its CPUs as an
+//! experiment file asks, runs the same programs under each scheduler in turn, and says what came out
+//! and how far it can be believed.
+
+pub mod cache;
+pub mod catalog;
+mod contention;
+mod cpio;
+pub mod error;
+pub mod experiment;
+pub mod fetch;
+mod image;
+mod link;
+mod machine;
+mod noise;
+pub mod progress;
+mod rig;
+pub mod run;
+mod session;
+pub mod shell;
+mod sys;
+
+pub use error::LabError;
+pub use experiment::Experiment;
+pub use run::{run, RunOptions};
+pub use sys::{catch_termination, termination_requested};

@@ -1,0 +1,261 @@
+//! Fetches QEMU, a kernel with sched_ext and the workload programs from Debian's packages into the
+//! cache. The machine's own packages are not touched: apt runs on a configuration of its own, with an
+//! empty package database; only the mirror is taken from the machine's sources.
+
+use crate::{cache, progress, LabError};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Everything comes from this suite; it moves on, and what came is recorded.
+const SUITE: &str = "sid";
+const QEMU: &[&str] = &["qemu-system-x86"];
+const PROGRAMS: &[&str] =
+    &["rt-tests", "rt-app", "stress-ng", "sysbench", "nginx", "wrk", "redis-server", "redis-tools", "pbzip2"];
+
+/// What the lab boots and runs.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// Root of the unpacked QEMU packages.
+    pub qemu_root: PathBuf,
+    /// Root of the unpacked workload programs.
+    pub programs_root: PathBuf,
+    /// Uncompressed kernel image.
+    pub vmlinux: PathBuf,
+    /// Folder of the kernel's modules.
+    pub modules: PathBuf,
+    /// Kernel release.
+    pub kernel_release: String,
+    /// Version of QEMU.
+    pub qemu_version: String,
+}
+
+/// Fetches what is not in the cache yet.
+///
+/// # Errors
+/// A package or a tool is missing, or the disk is full.
+pub fn parts() -> Result<Parts, LabError> {
+    let root = cache::dir()?;
+    let done = root.join("parts.done");
+    if !done.exists() {
+        let apt = Apt::new(&root)?;
+        progress::note("lab: fetching package lists");
+        apt.run("apt-get", &["-qq", "update"])?;
+        apt.unpack("QEMU", QEMU, &root.join("qemu"))?;
+        apt.unpack("workload programs", PROGRAMS, &root.join("programs"))?;
+        let release = newest_kernel(&apt)?;
+        let packages = [format!("linux-binary-{release}"), format!("linux-modules-{release}")];
+        apt.unpack_exactly(&format!("kernel {release}"), &packages, &root.join("kernel"))?;
+        extract_vmlinux(&root.join("kernel"), &release, &root.join("vmlinux"))?;
+        fs::write(&done, &release).map_err(LabError::io("write", &done))?;
+    }
+    let kernel_release = fs::read_to_string(&done).map_err(LabError::io("read", &done))?.trim().to_string();
+    let qemu_root = root.join("qemu");
+    Ok(Parts {
+        qemu_version: qemu_version(&qemu_root),
+        qemu_root,
+        programs_root: root.join("programs"),
+        vmlinux: root.join("vmlinux"),
+        modules: root.join("kernel/usr/lib/modules").join(&kernel_release),
+        kernel_release,
+    })
+}
+
+/// Command that runs a program of an unpacked root with that root's own loader and libraries.
+pub(crate) fn with_own_loader(root: &Path, program: &str) -> Command {
+    let mut command = Command::new(root.join("usr/lib64/ld-linux-x86-64.so.2"));
+    command.arg("--library-path").arg(library_dir(root)).arg(root.join(program));
+    command
+}
+
+pub(crate) fn library_dir(root: &Path) -> PathBuf {
+    root.join("usr/lib/x86_64-linux-gnu")
+}
+
+fn qemu_version(root: &Path) -> String {
+    let said = with_own_loader(root, "usr/bin/qemu-system-x86_64").arg("--version").output();
+    let text = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.split_whitespace().nth(3).unwrap_or("unknown").to_string()
+}
+
+/// Host and path of the first Debian mirror in the machine's sources, in either format of apt.
+fn mirror(text: &str) -> Option<String> {
+    text.lines()
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .flat_map(str::split_whitespace)
+        .find(|word| word.contains("://") && word.trim_end_matches('/').ends_with("/debian"))
+        .map(str::to_string)
+}
+
+fn machine_mirror() -> Result<String, LabError> {
+    let listed = fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|entry| entry.path());
+    std::iter::once(PathBuf::from("/etc/apt/sources.list"))
+        .chain(listed)
+        .find_map(|path| mirror(&fs::read_to_string(path).ok()?))
+        .ok_or(LabError::NoMirror)
+}
+
+struct Apt {
+    config: PathBuf,
+    debs: PathBuf,
+}
+
+impl Apt {
+    fn new(cache: &Path) -> Result<Self, LabError> {
+        let root = cache.join("apt");
+        for dir in ["lists/partial", "archives/partial", "none", "debs"] {
+            cache::create(&root.join(dir))?;
+        }
+        let key = "/usr/share/keyrings/debian-archive-keyring.gpg";
+        let at = root.display();
+        let write = |name: &str, text: String| {
+            let path = root.join(name);
+            fs::write(&path, text).map_err(LabError::io("write", &path)).map(|()| path)
+        };
+        write("status", String::new())?;
+        write("sources.list", format!("deb [signed-by={key}] {} {SUITE} main\n", machine_mirror()?))?;
+        let config = write(
+            "apt.conf",
+            format!(
+                "Dir::State \"{at}\";\nDir::State::status \"{at}/status\";\nDir::State::Lists \"{at}/lists\";\n\
+                 Dir::Cache \"{at}\";\nDir::Cache::archives \"{at}/archives\";\nDir::Etc \"{at}\";\n\
+                 Dir::Etc::SourceList \"{at}/sources.list\";\nDir::Etc::SourceParts \"{at}/none\";\n\
+                 Dir::Etc::Main \"{at}/none\";\nDir::Etc::Parts \"{at}/none\";\n\
+                 Dir::Etc::Preferences \"{at}/none/preferences\";\nDir::Etc::PreferencesParts \"{at}/none\";\n\
+                 APT::Architecture \"amd64\";\nAPT::Architectures \"amd64\";\nAcquire::Languages \"none\";\n\
+                 APT::Install-Recommends \"false\";\nAPT::Sandbox::User \"root\";\n"
+            ),
+        )?;
+        Ok(Self { config, debs: root.join("debs") })
+    }
+
+    /// Runs an apt tool and returns its standard output.
+    fn run<S: AsRef<std::ffi::OsStr>>(&self, tool: &str, args: &[S]) -> Result<String, LabError> {
+        let failed = |reason: String| LabError::Fetch { what: tool.to_string(), reason };
+        let output = Command::new(tool)
+            .env("APT_CONFIG", &self.config)
+            .current_dir(&self.debs)
+            .args(args)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| failed(error.to_string()))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(failed(said.lines().last().unwrap_or("no message").trim().to_string()));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Fetches packages with all that they depend on, and unpacks them below `root`.
+    fn unpack(&self, what: &str, packages: &[&str], root: &Path) -> Result<(), LabError> {
+        let mut args = vec!["install", "-s", "--no-install-recommends"];
+        args.extend(packages);
+        let plan = self.run("apt-get", &args)?;
+        let all: Vec<String> = plan
+            .lines()
+            .filter_map(|line| line.strip_prefix("Inst ")?.split_whitespace().next())
+            .map(str::to_string)
+            .collect();
+        self.unpack_exactly(what, &all, root)
+    }
+
+    fn unpack_exactly(&self, what: &str, packages: &[String], root: &Path) -> Result<(), LabError> {
+        progress::note(&format!("lab: fetching {what} ({} packages)", packages.len()));
+        // Left-overs of an interrupted run must not mix with this one.
+        let _ = fs::remove_dir_all(root);
+        let _ = fs::remove_dir_all(&self.debs);
+        cache::create(&self.debs)?;
+        cache::create(root)?;
+        let mut args = vec!["-qq".to_string(), "download".to_string()];
+        args.extend_from_slice(packages);
+        self.run("apt-get", &args)?;
+        for entry in fs::read_dir(&self.debs).map_err(LabError::io("read", &self.debs))?.flatten() {
+            let status = Command::new("dpkg-deb")
+                .arg("-x")
+                .args([&entry.path(), root])
+                .status()
+                .map_err(LabError::io("run dpkg-deb on", entry.path()))?;
+            if !status.success() {
+                return Err(LabError::Fetch {
+                    what: what.to_string(),
+                    reason: format!("dpkg-deb could not unpack {} (disk full?)", entry.file_name().to_string_lossy()),
+                });
+            }
+        }
+        let _ = fs::remove_dir_all(&self.debs);
+        cache::create(&self.debs)
+    }
+}
+
+/// Release of the newest cloud kernel that has its modules in a package of their own.
+fn newest_kernel(apt: &Apt) -> Result<String, LabError> {
+    let names = apt.run("apt-cache", &["pkgnames", "linux-binary-"])?;
+    names
+        .lines()
+        .filter_map(|name| name.strip_prefix("linux-binary-"))
+        .filter(|release| release.starts_with(|c: char| c.is_ascii_digit()) && release.ends_with("-cloud-amd64"))
+        .max_by_key(|release| version_key(release))
+        .map(str::to_string)
+        .ok_or_else(|| LabError::Fetch { what: "kernel".into(), reason: format!("no cloud kernel in {SUITE}") })
+}
+
+/// Numbers of a version, for ordering.
+fn version_key(release: &str) -> Vec<u32> {
+    release.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
+}
+
+/// The ELF image inside of a compressed kernel image (x86 boot protocol: setup sectors, then payload).
+fn extract_vmlinux(root: &Path, release: &str, out: &Path) -> Result<(), LabError> {
+    let failed = |reason: String| LabError::Fetch { what: format!("vmlinux of {release}"), reason };
+    let image = root.join("boot").join(format!("vmlinuz-{release}"));
+    let alternative = root.join("usr/lib/modules").join(release).join("vmlinuz");
+    let image = if image.exists() { image } else { alternative };
+    let bytes = fs::read(&image).map_err(LabError::io("read", &image))?;
+    let word = |at: usize| {
+        let four: Option<[u8; 4]> = bytes.get(at..at + 4).and_then(|slice| slice.try_into().ok());
+        four.map(|four| u32::from_le_bytes(four) as usize)
+    };
+    let setup_sectors = match bytes.get(0x1f1) {
+        Some(0) | None => 4,
+        Some(&n) => usize::from(n),
+    };
+    let (offset, length) = word(0x248).zip(word(0x24c)).ok_or_else(|| failed("too short".into()))?;
+    let begin = (setup_sectors + 1) * 512 + offset;
+    let payload = bytes.get(begin..begin + length).ok_or_else(|| failed("payload outside of the file".into()))?;
+    let tool = match payload {
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd",
+        [0xfd, b'7', b'z', b'X', b'Z', ..] => "xz",
+        _ => return Err(failed("compressed neither by zstd nor by xz".into())),
+    };
+    let packed = out.with_extension("packed");
+    fs::write(&packed, payload).map_err(LabError::io("write", &packed))?;
+    let file = fs::File::create(out).map_err(LabError::io("write", out))?;
+    let status =
+        Command::new(tool).arg("-dc").arg(&packed).stdout(file).status().map_err(LabError::io("run zstd on", &packed))?;
+    let _ = fs::remove_file(&packed);
+    // xz and zstd complain about the four bytes that the kernel appends, after all is written.
+    let whole = fs::metadata(out).map(|meta| meta.len() > payload.len() as u64).unwrap_or(false);
+    if !status.success() && !whole {
+        return Err(failed(format!("{tool} failed")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mirror_is_found_in_both_formats() {
+        let line = "# comment http://no.example/debian\ndeb http://one.example/debian bookworm main";
+        assert_eq!(mirror(line).as_deref(), Some("http://one.example/debian"));
+        let deb822 = "Types: deb\nURIs: https://two.example/debian/\nSuites: trixie";
+        assert_eq!(mirror(deb822).as_deref(), Some("https://two.example/debian/"));
+        assert_eq!(mirror("deb http://one.example/debian-security bookworm main"), None);
+    }
+
+    #[test]
+    fn kernels_are_ordered_by_number() {
+        assert!(version_key("7.10.2+deb14-cloud-amd64") > version_key("7.9.13+deb14-cloud-amd64"));
+    }
+}

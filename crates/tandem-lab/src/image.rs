@@ -1,0 +1,218 @@
+//! Builds the initial RAM disks. Base images (programs, emulator) are kept in the cache; our own
+//! binaries travel in a small archive that is appended at every boot, so that a rebuild costs nothing.
+
+use crate::cpio::Archive;
+use crate::fetch::{library_dir, with_own_loader, Parts};
+use crate::{cache, progress, LabError};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Raised whenever the content of base images changes.
+const LAYOUT: u32 = 1;
+const BUSYBOX: &str = "/usr/bin/busybox";
+/// Commands that scripts of experiments may use.
+const APPLETS: &str = "[ awk basename cat chmod chrt cmp cp cut date dd dirname dmesg echo env expr false find free \
+    grep head id insmod kill killall ln ls lsmod mkdir mkfifo mount mv nice nproc pgrep pidof pkill ps pwd readlink \
+    renice rm sed seq setsid sh sleep sort stat sync tail taskset tee test time timeout top touch tr true umount \
+    uname uniq uptime usleep wc which xargs";
+const PROGRAMS: &[&str] = &[
+    "usr/bin/hackbench",
+    "usr/bin/cyclictest",
+    "usr/bin/rt-app",
+    "usr/bin/stress-ng",
+    "usr/bin/sysbench",
+    "usr/sbin/nginx",
+    "usr/bin/wrk",
+    "usr/bin/redis-server",
+    "usr/bin/redis-benchmark",
+    "usr/bin/redis-cli",
+    "usr/bin/pbzip2",
+];
+/// The smallest build of QEMU that has what a guest of the lab needs.
+const HOST_QEMU: &str = "usr/bin/qemu-system-x86_64-microvm";
+const HOST_MODULES: &[&str] = &["irqbypass", "kvm", "kvm-amd", "kvm-intel"];
+const GUEST_MODULES: &[&str] = &["virtio_mmio"];
+const FIRMWARE: &[&str] = &["qboot.rom", "bios-microvm.bin", "bios-256k.bin", "kvmvapic.bin", "linuxboot_dma.bin", "pvh.bin"];
+
+/// Our own binaries.
+pub const OWN: &[&str] = &["tandem", "tandem-kit", "tandem-agent"];
+
+/// Base images.
+#[derive(Debug, Clone)]
+pub struct Images {
+    /// Guests, and hosts that run workloads themselves.
+    pub guest: PathBuf,
+    /// Hosts with guests.
+    pub host: PathBuf,
+}
+
+/// Builds the base images that are not in the cache yet.
+pub fn base_images(parts: &Parts) -> Result<Images, LabError> {
+    let dir = cache::dir()?;
+    let name = |kind: &str| dir.join(format!("{kind}-{}-{LAYOUT}.cpio", parts.kernel_release));
+    let images = Images { guest: name("guest"), host: name("host") };
+    if !images.guest.exists() {
+        progress::note("lab: building the guest image");
+        build(&images.guest, |archive| {
+            common(archive)?;
+            for program in PROGRAMS {
+                with_libraries(archive, &parts.programs_root, program, &format!("usr/bin/{}", base_name(program)))?;
+            }
+            modules(archive, parts, GUEST_MODULES)
+        })?;
+    }
+    if !images.host.exists() {
+        progress::note("lab: building the host image");
+        build(&images.host, |archive| {
+            common(archive)?;
+            with_libraries(archive, &parts.qemu_root, HOST_QEMU, "bin/qemu")?;
+            for firmware in FIRMWARE {
+                let found = ["usr/share/qemu", "usr/share/seabios"]
+                    .iter()
+                    .map(|dir| parts.qemu_root.join(dir).join(firmware))
+                    .find(|path| path.exists());
+                if let Some(path) = found {
+                    add(archive, &path, &format!("usr/share/qemu/{firmware}"), false)?;
+                }
+            }
+            add(archive, &parts.vmlinux, "lib/vmlinux", false)?;
+            modules(archive, parts, HOST_MODULES)
+        })?;
+    }
+    Ok(images)
+}
+
+/// Writes the archive of our own binaries.
+pub fn overlay(out: &Path) -> Result<(), LabError> {
+    let dir = binary_dir();
+    build(out, |archive| {
+        for name in OWN {
+            let path = dir.join(name);
+            if !path.exists() {
+                return Err(LabError::NoBinary { path });
+            }
+            add(archive, &path, &format!("usr/bin/{name}"), true)?;
+        }
+        symlink(archive, "init", "usr/bin/tandem-agent")
+    })
+}
+
+/// Appends archives to each other, which is how the kernel takes several at once.
+pub fn concatenate(out: &Path, inputs: &[&Path]) -> Result<(), LabError> {
+    let mut file = File::create(out).map_err(LabError::io("write", out))?;
+    for input in inputs {
+        let mut part = File::open(input).map_err(LabError::io("read", *input))?;
+        std::io::copy(&mut part, &mut file).map_err(LabError::io("write", out))?;
+    }
+    Ok(())
+}
+
+/// An archive with one file in it.
+pub fn single(out: &Path, file: &Path, name: &str) -> Result<(), LabError> {
+    build(out, |archive| add(archive, file, name, false))
+}
+
+fn binary_dir() -> PathBuf {
+    std::env::var_os("TANDEM_BIN_DIR").map(PathBuf::from).unwrap_or_else(|| {
+        let own = std::env::current_exe().unwrap_or_default();
+        own.parent().map(Path::to_path_buf).unwrap_or_default()
+    })
+}
+
+type Out = Archive<BufWriter<File>>;
+
+fn build(out: &Path, fill: impl FnOnce(&mut Out) -> Result<(), LabError>) -> Result<(), LabError> {
+    let partial = out.with_extension("partial");
+    let file = File::create(&partial).map_err(LabError::io("write", &partial))?;
+    let mut archive = Archive::new(BufWriter::new(file));
+    fill(&mut archive)?;
+    archive.finish().and_then(|mut writer| writer.flush()).map_err(LabError::io("write", &partial))?;
+    fs::rename(&partial, out).map_err(LabError::io("write", out))
+}
+
+fn add(archive: &mut Out, source: &Path, name: &str, executable: bool) -> Result<(), LabError> {
+    let content = fs::read(source).map_err(LabError::io("read", source))?;
+    archive.file(name, &content, executable).map_err(LabError::io("write an image entry for", source))
+}
+
+fn symlink(archive: &mut Out, name: &str, target: &str) -> Result<(), LabError> {
+    archive.symlink(name, target).map_err(LabError::io("write an image entry for", name))
+}
+
+fn common(archive: &mut Out) -> Result<(), LabError> {
+    for dir in ["dev", "proc", "sys", "tmp", "run", "root", "var/log/nginx", "var/lib/nginx"] {
+        archive.directory(dir).map_err(LabError::io("write an image entry for", dir))?;
+    }
+    add(archive, Path::new(BUSYBOX), "bin/busybox", true)?;
+    for applet in APPLETS.split_whitespace() {
+        symlink(archive, &format!("bin/{applet}"), "busybox")?;
+    }
+    for (file, text) in [
+        ("etc/passwd", "root:x:0:0:root:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/tmp:/bin/false\n"),
+        ("etc/group", "root:x:0:\nnogroup:x:65534:\n"),
+        ("etc/hosts", "127.0.0.1 localhost\n"),
+    ] {
+        archive.file(file, text.as_bytes(), false).map_err(LabError::io("write an image entry for", file))?;
+    }
+    Ok(())
+}
+
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Adds a program with its loader and the shared libraries that its own loader finds.
+fn with_libraries(archive: &mut Out, root: &Path, program: &str, name: &str) -> Result<(), LabError> {
+    let path = root.join(program);
+    add(archive, &path, name, true)?;
+    let loader = root.join("usr/lib64/ld-linux-x86-64.so.2");
+    let output = Command::new(&loader)
+        .args(["--library-path".as_ref(), library_dir(root).as_os_str(), "--list".as_ref(), path.as_os_str()])
+        .output()
+        .map_err(LabError::io("run", &loader))?;
+    let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut seen = BTreeSet::new();
+    for line in listed.lines() {
+        // "libz.so.1 => /path/libz.so.1 (0x...)"
+        let Some(library) = line.split("=> ").nth(1).and_then(|rest| rest.split(" (").next()) else { continue };
+        if library.contains("not found") {
+            return Err(LabError::Fetch { what: program.to_string(), reason: line.trim().to_string() });
+        }
+        if seen.insert(library.to_string()) {
+            add(archive, Path::new(library), &format!("usr/lib/{}", base_name(library)), true)?;
+        }
+    }
+    add(archive, &loader, "lib64/ld-linux-x86-64.so.2", true)?;
+    // The loader looks here without a cache of its own.
+    Ok(())
+}
+
+fn modules(archive: &mut Out, parts: &Parts, names: &[&str]) -> Result<(), LabError> {
+    for name in names {
+        let Some(path) = find_module(&parts.modules, name) else { continue };
+        let output = Command::new("xz").arg("-dc").arg(&path).output().map_err(LabError::io("run xz on", &path))?;
+        archive
+            .file(&format!("lib/mods/{name}.ko"), &output.stdout, false)
+            .map_err(LabError::io("write an image entry for", &path))?;
+    }
+    Ok(())
+}
+
+fn find_module(dir: &Path, name: &str) -> Option<PathBuf> {
+    let wanted = [format!("{name}.ko.xz"), format!("{}.ko.xz", name.replace('-', "_"))];
+    let mut stack = vec![dir.to_path_buf()];
+    while let Some(dir) = stack.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                stack.push(path);
+            } else if wanted.iter().any(|name| entry.file_name().to_string_lossy() == *name) {
+                return Some(path);
+            }
+        }
+    }
+    None
+}
