@@ -68,7 +68,8 @@ impl<W: Write> Archive<W> {
 
     fn entry(&mut self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
         let path = path.trim_start_matches('/');
-        let size = u32::try_from(content.len()).map_err(|_| io::Error::other(format!("{path}: 4 GiB or more")))?;
+        let size =
+            u32::try_from(content.len()).map_err(|_| io::Error::other(format!("{path}: 4 GiB or more")))?;
         let name_size = path.len() as u32 + 1;
         let inode = self.inode;
         self.inode += 1;

@@ -40,7 +40,9 @@ pub enum LabError {
         reason: String,
     },
     /// The machine's apt sources name no Debian mirror.
-    #[error("no Debian mirror in /etc/apt/sources.list or /etc/apt/sources.list.d: add one (deb URI SUITE main)")]
+    #[error(
+        "no Debian mirror in /etc/apt/sources.list or /etc/apt/sources.list.d: add one (deb URI SUITE main)"
+    )]
     NoMirror,
     /// One of our own programs is missing.
     #[error("{path} is missing: build it first (make build), or set TANDEM_BIN_DIR", path = path.display())]

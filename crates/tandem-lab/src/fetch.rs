@@ -88,7 +88,8 @@ fn mirror(text: &str) -> Option<String> {
 }
 
 fn machine_mirror() -> Result<String, LabError> {
-    let listed = fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|entry| entry.path());
+    let listed =
+        fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|entry| entry.path());
     std::iter::once(PathBuf::from("/etc/apt/sources.list"))
         .chain(listed)
         .find_map(|path| mirror(&fs::read_to_string(path).ok()?))
@@ -178,7 +179,10 @@ impl Apt {
             if !status.success() {
                 return Err(LabError::Fetch {
                     what: what.to_string(),
-                    reason: format!("dpkg-deb could not unpack {} (disk full?)", entry.file_name().to_string_lossy()),
+                    reason: format!(
+                        "dpkg-deb could not unpack {} (disk full?)",
+                        entry.file_name().to_string_lossy()
+                    ),
                 });
             }
         }
@@ -193,10 +197,15 @@ fn newest_kernel(apt: &Apt) -> Result<String, LabError> {
     names
         .lines()
         .filter_map(|name| name.strip_prefix("linux-binary-"))
-        .filter(|release| release.starts_with(|c: char| c.is_ascii_digit()) && release.ends_with("-cloud-amd64"))
+        .filter(|release| {
+            release.starts_with(|c: char| c.is_ascii_digit()) && release.ends_with("-cloud-amd64")
+        })
         .max_by_key(|release| version_key(release))
         .map(str::to_string)
-        .ok_or_else(|| LabError::Fetch { what: "kernel".into(), reason: format!("no cloud kernel in {SUITE}") })
+        .ok_or_else(|| LabError::Fetch {
+            what: "kernel".into(),
+            reason: format!("no cloud kernel in {SUITE}"),
+        })
 }
 
 /// Numbers of a version, for ordering.
@@ -221,7 +230,8 @@ fn extract_vmlinux(root: &Path, release: &str, out: &Path) -> Result<(), LabErro
     };
     let (offset, length) = word(0x248).zip(word(0x24c)).ok_or_else(|| failed("too short".into()))?;
     let begin = (setup_sectors + 1) * 512 + offset;
-    let payload = bytes.get(begin..begin + length).ok_or_else(|| failed("payload outside of the file".into()))?;
+    let payload =
+        bytes.get(begin..begin + length).ok_or_else(|| failed("payload outside of the file".into()))?;
     let tool = match payload {
         [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd",
         [0xfd, b'7', b'z', b'X', b'Z', ..] => "xz",
@@ -230,8 +240,12 @@ fn extract_vmlinux(root: &Path, release: &str, out: &Path) -> Result<(), LabErro
     let packed = out.with_extension("packed");
     fs::write(&packed, payload).map_err(LabError::io("write", &packed))?;
     let file = fs::File::create(out).map_err(LabError::io("write", out))?;
-    let status =
-        Command::new(tool).arg("-dc").arg(&packed).stdout(file).status().map_err(LabError::io("run zstd on", &packed))?;
+    let status = Command::new(tool)
+        .arg("-dc")
+        .arg(&packed)
+        .stdout(file)
+        .status()
+        .map_err(LabError::io("run zstd on", &packed))?;
     let _ = fs::remove_file(&packed);
     // xz and zstd complain about the four bytes that the kernel appends, after all is written.
     let whole = fs::metadata(out).map(|meta| meta.len() > payload.len() as u64).unwrap_or(false);

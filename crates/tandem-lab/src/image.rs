@@ -35,7 +35,8 @@ const PROGRAMS: &[&str] = &[
 const HOST_QEMU: &str = "usr/bin/qemu-system-x86_64-microvm";
 const HOST_MODULES: &[&str] = &["irqbypass", "kvm", "kvm-amd", "kvm-intel"];
 const GUEST_MODULES: &[&str] = &["virtio_mmio"];
-const FIRMWARE: &[&str] = &["qboot.rom", "bios-microvm.bin", "bios-256k.bin", "kvmvapic.bin", "linuxboot_dma.bin", "pvh.bin"];
+const FIRMWARE: &[&str] =
+    &["qboot.rom", "bios-microvm.bin", "bios-256k.bin", "kvmvapic.bin", "linuxboot_dma.bin", "pvh.bin"];
 
 /// Our own binaries.
 pub const OWN: &[&str] = &["tandem", "tandem-kit", "tandem-agent"];
@@ -59,7 +60,12 @@ pub fn base_images(parts: &Parts) -> Result<Images, LabError> {
         build(&images.guest, |archive| {
             common(archive)?;
             for program in PROGRAMS {
-                with_libraries(archive, &parts.programs_root, program, &format!("usr/bin/{}", base_name(program)))?;
+                with_libraries(
+                    archive,
+                    &parts.programs_root,
+                    program,
+                    &format!("usr/bin/{}", base_name(program)),
+                )?;
             }
             modules(archive, parts, GUEST_MODULES)
         })?;
@@ -177,7 +183,9 @@ fn with_libraries(archive: &mut Out, root: &Path, program: &str, name: &str) -> 
     let mut seen = BTreeSet::new();
     for line in listed.lines() {
         // "libz.so.1 => /path/libz.so.1 (0x...)"
-        let Some(library) = line.split("=> ").nth(1).and_then(|rest| rest.split(" (").next()) else { continue };
+        let Some(library) = line.split("=> ").nth(1).and_then(|rest| rest.split(" (").next()) else {
+            continue;
+        };
         if library.contains("not found") {
             return Err(LabError::Fetch { what: program.to_string(), reason: line.trim().to_string() });
         }
@@ -193,7 +201,8 @@ fn with_libraries(archive: &mut Out, root: &Path, program: &str, name: &str) -> 
 fn modules(archive: &mut Out, parts: &Parts, names: &[&str]) -> Result<(), LabError> {
     for name in names {
         let Some(path) = find_module(&parts.modules, name) else { continue };
-        let output = Command::new("xz").arg("-dc").arg(&path).output().map_err(LabError::io("run xz on", &path))?;
+        let output =
+            Command::new("xz").arg("-dc").arg(&path).output().map_err(LabError::io("run xz on", &path))?;
         archive
             .file(&format!("lib/mods/{name}.ko"), &output.stdout, false)
             .map_err(LabError::io("write an image entry for", &path))?;

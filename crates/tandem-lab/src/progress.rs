@@ -22,7 +22,11 @@ impl Progress {
         let line = format!("[{seconds:4}s] {}: {what}", self.name);
         let mut err = std::io::stderr().lock();
         // Progress that cannot be shown is no reason to stop.
-        let _ = if self.live { write!(err, "\r\x1b[2K{line}").and_then(|()| err.flush()) } else { writeln!(err, "{line}") };
+        let _ = if self.live {
+            write!(err, "\r\x1b[2K{line}").and_then(|()| err.flush())
+        } else {
+            writeln!(err, "{line}")
+        };
     }
 }
 

@@ -1,0 +1,66 @@
+//! Built-in experiments.
+
+use crate::{Experiment, LabError};
+use std::path::Path;
+
+macro_rules! built_in {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../experiments/", $name, ".toml")))),*]
+    };
+}
+
+/// Name and text of each.
+const BUILT_IN: &[(&str, &str)] = built_in!(
+    "demo",
+    "starts",
+    "swap",
+    "pairs",
+    "latency",
+    "uncontended",
+    "nice",
+    "contention-4-4",
+    "contention-8-8",
+    "contention-16-16",
+    "contention-8-2",
+    "contention-4-16",
+    "contention-2-2",
+    "cost",
+    "test-load",
+    "test-faults",
+    "test-hotplug",
+    "test-nested",
+);
+
+/// Finds an experiment by name, or reads a file.
+///
+/// # Errors
+/// There is neither, or it is broken.
+pub fn find(name_or_file: &str) -> Result<Experiment, LabError> {
+    if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| *name == name_or_file) {
+        return Experiment::parse(text, name);
+    }
+    if name_or_file.ends_with(".toml") || Path::new(name_or_file).exists() {
+        let text = std::fs::read_to_string(name_or_file).map_err(LabError::io("read", name_or_file))?;
+        return Experiment::parse(&text, name_or_file);
+    }
+    let known = BUILT_IN.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    Err(LabError::Unknown { name: name_or_file.into(), known })
+}
+
+/// All built-in experiments.
+///
+/// # Errors
+/// One of them is broken.
+pub fn all() -> Result<Vec<Experiment>, LabError> {
+    BUILT_IN.iter().map(|(name, text)| Experiment::parse(text, name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_built_in_experiment_is_valid_and_named_as_its_file() {
+        for (experiment, (name, _)) in super::all().unwrap().iter().zip(super::BUILT_IN) {
+            assert_eq!(experiment.name, *name);
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Experiment files: what is booted, contended, run and collected.
+
+use crate::LabError;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use tandem_result::Better;
+
+/// The arm without a scheduler of ours: the kernel's own.
+pub const KERNEL_ARM: &str = "eevdf";
+/// Name of the machine under test in mode `single`.
+pub const SINGLE: &str = "host";
+
+/// Where the programs run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// In a KVM guest on the host.
+    Nested,
+    /// On the host itself; no steal.
+    Single,
+}
+
+/// An experiment.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// Short name, as used on the command line and in results.
+    pub name: String,
+    /// One line for people.
+    pub title: String,
+    /// Where the programs run.
+    pub mode: Mode,
+    /// Seed of every random stream.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// Repetitions of each arm.
+    #[serde(default = "ten")]
+    pub reps: u32,
+    /// Schedulers to compare; the first is the baseline.
+    pub arms: Vec<String>,
+    /// Commands of arms other than `eevdf` and `tandem`.
+    #[serde(default)]
+    pub commands: BTreeMap<String, Vec<String>>,
+    /// Host CPUs; default: one more than the cores of this machine.
+    pub cpus: Option<usize>,
+    /// Name of the guest under test; default: the first.
+    pub under_test: Option<String>,
+    /// Guests.
+    #[serde(default, rename = "vm")]
+    pub vms: Vec<Vm>,
+    /// Competitors.
+    #[serde(default)]
+    pub contention: Vec<Contention>,
+    /// Programs that run all the time in some machine.
+    #[serde(default)]
+    pub background: Vec<Background>,
+    /// What is run and measured.
+    #[serde(rename = "workload")]
+    pub workloads: Vec<Workload>,
+    /// Also report how exactly the contention was delivered.
+    #[serde(default)]
+    pub report_contention: bool,
+}
+
+/// A guest.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vm {
+    /// Its name.
+    pub name: String,
+    /// Host CPU of each vCPU; two vCPUs on one CPU are stacked.
+    pub pins: Vec<usize>,
+    /// Memory in MiB.
+    #[serde(default = "memory_mib")]
+    pub memory_mib: u32,
+    /// More kernel parameters.
+    #[serde(default)]
+    pub kernel_args: String,
+    /// `cpu.max` of the whole guest.
+    pub cpu_max: Option<String>,
+}
+
+/// Real-time competitors on host CPUs.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contention {
+    /// Host CPUs.
+    pub cpus: Vec<usize>,
+    /// For how long a vCPU there shall be inactive, microseconds.
+    pub on_us: u64,
+    /// For how long it shall be active, microseconds.
+    pub off_us: u64,
+    /// Irregular: both times are exponential with these means.
+    pub seed: Option<u64>,
+    /// Only one of the CPUs is contended at a time; they change places at this interval.
+    #[serde(default)]
+    pub swap_ms: u64,
+}
+
+/// A program that runs all the time.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Background {
+    /// Guest, or `host`.
+    pub machine: String,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+}
+
+/// Something to run.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// Its name, unique.
+    pub name: String,
+    /// Program and arguments; or `script`.
+    #[serde(default)]
+    pub argv: Vec<String>,
+    /// Text of a shell script.
+    pub script: Option<String>,
+    /// Limit, seconds.
+    #[serde(default = "limit_s")]
+    pub timeout_s: f64,
+    /// What is taken from the last line of its output, a JSON object.
+    #[serde(default)]
+    pub metrics: Vec<MetricSpec>,
+}
+
+/// One figure of a workload.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetricSpec {
+    /// Its name in the result, unique.
+    pub name: String,
+    /// Where it stands, e.g. `latency_us.p95` or `threads.0.work`.
+    pub path: String,
+    /// Unit.
+    #[serde(default)]
+    pub unit: String,
+    /// Direction of improvement.
+    pub better: Better,
+    /// For a list of windows of progress: what to make of it.
+    pub reduce: Option<Reduce>,
+}
+
+/// Figures of a list of windows. Speed is relative to the fastest twentieth of all windows of this
+/// workload in all arms, so that an arm cannot look good by being slow throughout.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Reduce {
+    /// Milliseconds until `speed` (a fraction) is reached first and held for another window.
+    TimeTo {
+        /// Fraction of the reference.
+        speed: f64,
+        /// Length of a window.
+        window_ms: f64,
+    },
+    /// Longest time in milliseconds spent below `speed`.
+    LongestBelow {
+        /// Fraction of the reference.
+        speed: f64,
+        /// Length of a window.
+        window_ms: f64,
+    },
+}
+
+fn one() -> u64 {
+    1
+}
+fn ten() -> u32 {
+    10
+}
+fn memory_mib() -> u32 {
+    512
+}
+fn limit_s() -> f64 {
+    60.0
+}
+
+impl Experiment {
+    /// Reads and checks the text of an experiment file.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, LabError> {
+        let experiment: Self = toml::from_str(text).map_err(|error| {
+            let line =
+                error.span().map_or(0, |span| text[..span.start.min(text.len())].lines().count().max(1));
+            LabError::Experiment {
+                origin: origin.into(),
+                message: format!("line {line}: {}", error.message()),
+            }
+        })?;
+        experiment.check().map_err(|message| LabError::Experiment { origin: origin.into(), message })?;
+        Ok(experiment)
+    }
+
+    /// Machine that the workloads run on.
+    pub fn target(&self) -> &str {
+        match self.mode {
+            Mode::Single => SINGLE,
+            Mode::Nested => self
+                .under_test
+                .as_deref()
+                .or_else(|| self.vms.first().map(|vm| vm.name.as_str()))
+                .unwrap_or(SINGLE),
+        }
+    }
+
+    /// Command of an arm's scheduler; none for the kernel's own.
+    pub fn command(&self, arm: &str) -> Option<Vec<String>> {
+        if let Some(command) = self.commands.get(arm) {
+            return Some(command.clone());
+        }
+        (arm == "tandem").then(|| ["tandem", "guest"].map(str::to_string).to_vec())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.arms.is_empty() || self.workloads.is_empty() || self.reps == 0 {
+            return Err("needs at least one arm, one [[workload]] and one repetition".into());
+        }
+        for arm in &self.arms {
+            if arm != KERNEL_ARM && self.command(arm).is_none_or(|command| command.is_empty()) {
+                return Err(format!(
+                    "arm {arm:?} has no command: use \"eevdf\", \"tandem\" or add it to [commands]"
+                ));
+            }
+        }
+        unique("arm", self.arms.iter())?;
+        unique("guest", self.vms.iter().map(|vm| &vm.name))?;
+        unique("workload", self.workloads.iter().map(|workload| &workload.name))?;
+        unique(
+            "metric",
+            self.workloads.iter().flat_map(|workload| workload.metrics.iter().map(|metric| &metric.name)),
+        )?;
+        match (self.mode, self.vms.is_empty()) {
+            (Mode::Nested, true) => return Err("mode \"nested\" needs a [[vm]]".into()),
+            (Mode::Single, false) => return Err("mode \"single\" has no [[vm]]".into()),
+            _ => {}
+        }
+        if let Some(name) =
+            self.under_test.as_ref().filter(|name| self.vms.iter().all(|vm| vm.name != **name))
+        {
+            return Err(format!("under_test = {name:?}: no such [[vm]]"));
+        }
+        for vm in &self.vms {
+            let named = !vm.name.is_empty() && vm.name.chars().all(|c| c.is_ascii_alphanumeric());
+            if !named || vm.name == SINGLE {
+                return Err(format!("guest name {:?}: letters and digits only, and not \"host\"", vm.name));
+            }
+            if vm.pins.is_empty() || vm.pins.contains(&0) {
+                return Err(format!(
+                    "guest {}: pins name the host CPU of each vCPU, from 1 on (0 is the host's own)",
+                    vm.name
+                ));
+            }
+        }
+        for contention in &self.contention {
+            if contention.cpus.is_empty() || contention.cpus.contains(&0) {
+                return Err("[[contention]]: cpus are host CPUs from 1 on".into());
+            }
+            if contention.on_us < 800 || contention.off_us < 800 {
+                return Err(
+                    "[[contention]]: on_us and off_us below 800 are lost in the cost of switching".into()
+                );
+            }
+        }
+        for workload in &self.workloads {
+            if workload.argv.is_empty() == workload.script.is_none() {
+                return Err(format!("workload {}: give either argv or script", workload.name));
+            }
+            if !(workload.timeout_s > 0.0 && workload.timeout_s <= 3600.0) {
+                return Err(format!("workload {}: timeout_s must lie between 0 and 3600", workload.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unique<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(format!("{what} {name:?} appears twice"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GOOD: &str = r#"
+name = "x"
+title = "t"
+mode = "nested"
+arms = ["eevdf", "tandem"]
+[[vm]]
+name = "a"
+pins = [1, 2]
+[[contention]]
+cpus = [2]
+on_us = 7000
+off_us = 3000
+[[workload]]
+name = "spin"
+argv = ["tandem-kit", "spin"]
+metrics = [{ name = "work", path = "work_per_s", better = "higher" }]
+"#;
+
+    #[test]
+    fn a_good_file_is_read() {
+        let experiment = Experiment::parse(GOOD, "x").unwrap();
+        assert_eq!((experiment.target(), experiment.reps), ("a", 10));
+        assert_eq!(experiment.command("tandem").unwrap(), ["tandem", "guest"]);
+    }
+
+    #[test]
+    fn errors_name_file_and_cause() {
+        for (from, to, cause) in [
+            ("pins = [1, 2]", "pins = [0, 1]", "from 1 on"),
+            ("on_us = 7000", "on_us = 70", "below 800"),
+            ("arms = [\"eevdf\", \"tandem\"]", "arms = [\"eevdf\", \"mine\"]", "mine"),
+            ("mode = \"nested\"", "mode = \"single\"", "has no [[vm]]"),
+            ("title = \"t\"", "title = \"t\"\ncolour = 1", "line 4"),
+            ("better = \"higher\"", "better = \"more\"", "line 16"),
+            ("argv = [\"tandem-kit\", \"spin\"]", "", "either argv or script"),
+        ] {
+            let error = Experiment::parse(&GOOD.replace(from, to), "file.toml").unwrap_err().to_string();
+            assert!(error.starts_with("file.toml: ") && error.contains(cause), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC*") {
+            let _ = Experiment::parse(&text, "x");
+        }
+    }
+}

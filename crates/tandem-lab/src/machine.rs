@@ -1,0 +1,221 @@
+//! The emulated host: one QEMU on this machine.
+
+use crate::fetch::{with_own_loader, Parts};
+use crate::link::Link;
+use crate::noise;
+use crate::rig::{self, Sign};
+use crate::{sys, LabError};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tandem_agent::{Op, PORT_NAME, SELF};
+
+/// How the host's CPUs are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accel {
+    /// Hardware virtualisation.
+    Kvm,
+    /// Emulation.
+    Tcg,
+}
+
+impl Accel {
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Accel::Kvm => "kvm",
+            Accel::Tcg => "tcg",
+        }
+    }
+}
+
+/// Lines of the host's console that matter, and the whole of it for people.
+#[derive(Default)]
+struct Console {
+    signs: Vec<Sign>,
+    first_trouble: Option<String>,
+    tail: Vec<String>,
+}
+
+const TAIL_LINES: usize = 200;
+
+/// A running host. Dropping it kills the emulator.
+pub struct Machine {
+    qemu: Arc<Mutex<Child>>,
+    pid: u32,
+    console: Arc<Mutex<Console>>,
+    /// The line to its agent.
+    pub link: Link,
+}
+
+impl Machine {
+    /// Boots a host with `cpus` CPUs; its agent has answered when this returns.
+    pub fn boot(
+        parts: &Parts,
+        initrd: &Path,
+        work: &Path,
+        cpus: usize,
+        memory_mib: u32,
+        accel: Accel,
+    ) -> Result<Self, LabError> {
+        let socket = work.join("line.sock");
+        let _ = fs::remove_file(&socket);
+        let mut command = with_own_loader(&parts.qemu_root, "usr/bin/qemu-system-x86_64");
+        for dir in ["usr/share/qemu", "usr/share/seabios"] {
+            command.arg("-L").arg(parts.qemu_root.join(dir));
+        }
+        let cpu = match accel {
+            Accel::Kvm => "host",
+            Accel::Tcg => "EPYC-Rome,+svm,+npt",
+        };
+        let accel_arg = match accel {
+            Accel::Kvm => "kvm",
+            Accel::Tcg => "tcg,thread=multi",
+        };
+        command
+            .args(["-name", "host,debug-threads=on", "-M", "q35", "-accel", accel_arg, "-cpu", cpu])
+            .args(["-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")])
+            .args(["-display", "none", "-nodefaults", "-no-user-config", "-no-reboot", "-serial", "stdio"])
+            .arg("-kernel")
+            .arg(&parts.vmlinux)
+            .arg("-initrd")
+            .arg(initrd)
+            .args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/init tandem.role=host"])
+            .args(["-device", "virtio-serial-pci", "-chardev"])
+            .arg(format!("socket,id=line,path={},server=on,wait=off", socket.display()))
+            .args(["-device", &format!("virtserialport,chardev=line,name={PORT_NAME}")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::create(work.join("qemu.err")).map_or_else(|_| Stdio::null(), Stdio::from));
+        sys::tie(&mut command);
+        let mut qemu = command.spawn().map_err(|error| LabError::Rig(format!("cannot run QEMU: {error}")))?;
+        let pid = qemu.id();
+        let console = Arc::new(Mutex::new(Console::default()));
+        if let Some(output) = qemu.stdout.take() {
+            listen(output, Arc::clone(&console));
+        }
+        let qemu = Arc::new(Mutex::new(qemu));
+        let line = connect(&socket, &qemu, work);
+        let alive = {
+            let (qemu, console) = (Arc::clone(&qemu), Arc::clone(&console));
+            Box::new(move || check(&qemu, &console))
+        };
+        let mut machine = Self { qemu, pid, console, link: Link::new(line?, alive)? };
+        machine.link.wait_for(SELF, Duration::from_secs(60))?;
+        machine.pin_threads();
+        Ok(machine)
+    }
+
+    /// CPU 1 of the host to core 0, CPU 2 to core 1 and so on; CPU 0, which only keeps house, floats.
+    fn pin_threads(&self) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        for (cpu, tid) in noise::vcpu_threads(self.pid).into_iter().filter(|(cpu, _)| *cpu > 0) {
+            // Less exact contention, and more noise, is all that is lost where this is not allowed.
+            let _ = sys::pin(tid, (cpu - 1) % cores);
+        }
+    }
+
+    /// Process id of the emulator.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Signs of trouble so far.
+    pub fn signs(&self) -> Vec<Sign> {
+        self.console.lock().unwrap_or_else(PoisonError::into_inner).signs.clone()
+    }
+
+    /// First line that showed trouble.
+    pub fn trouble(&self) -> Option<String> {
+        self.console.lock().unwrap_or_else(PoisonError::into_inner).first_trouble.clone()
+    }
+
+    /// Last lines of the console.
+    pub fn tail(&self) -> String {
+        self.console.lock().unwrap_or_else(PoisonError::into_inner).tail.join("\n")
+    }
+
+    /// Powers the host off; kills it if it does not obey.
+    pub fn power_off(mut self) -> Result<(), LabError> {
+        self.link.ask(SELF, Op::PowerOff, Duration::from_secs(10))?;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
+            let ended = self.qemu.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
+            if !matches!(ended, Ok(None)) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(LabError::Rig("the host did not power off within 20 s".into()))
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        kill(&self.qemu);
+    }
+}
+
+fn kill(qemu: &Arc<Mutex<Child>>) {
+    let mut qemu = qemu.lock().unwrap_or_else(PoisonError::into_inner);
+    // It may have ended already.
+    let _ = qemu.kill();
+    let _ = qemu.wait();
+}
+
+fn listen(output: std::process::ChildStdout, console: Arc<Mutex<Console>>) {
+    std::thread::spawn(move || {
+        let mut reader = BufReader::new(output);
+        let mut bytes = Vec::new();
+        while reader.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {
+            let line = String::from_utf8_lossy(&bytes).trim_end().to_string();
+            bytes.clear();
+            let mut console = console.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(sign) = rig::sign(&line) {
+                console.signs.push(sign);
+                console.first_trouble.get_or_insert_with(|| line.clone());
+            }
+            if console.tail.len() == TAIL_LINES {
+                console.tail.remove(0);
+            }
+            console.tail.push(line);
+        }
+    });
+}
+
+/// Is there any use in waiting on?
+fn check(qemu: &Arc<Mutex<Child>>, console: &Arc<Mutex<Console>>) -> Result<(), LabError> {
+    let ended = qemu.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
+    let trouble = console.lock().unwrap_or_else(PoisonError::into_inner).first_trouble.clone();
+    if let Some(line) = trouble {
+        return Err(LabError::Rig(line));
+    }
+    match ended {
+        Ok(None) => Ok(()),
+        _ => Err(LabError::Rig("the emulator ended".into())),
+    }
+}
+
+fn connect(socket: &Path, qemu: &Arc<Mutex<Child>>, work: &Path) -> Result<UnixStream, LabError> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match UnixStream::connect(socket) {
+            Ok(line) => return Ok(line),
+            Err(error) => {
+                let running =
+                    matches!(qemu.lock().unwrap_or_else(PoisonError::into_inner).try_wait(), Ok(None));
+                if !running || Instant::now() >= deadline {
+                    kill(qemu);
+                    let said = fs::read_to_string(work.join("qemu.err")).unwrap_or_default();
+                    let said = said.lines().last().unwrap_or("no message").to_string();
+                    return Err(LabError::Rig(format!("QEMU did not start ({error}): {said}")));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}

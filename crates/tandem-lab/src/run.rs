@@ -1,0 +1,414 @@
+//! Runs an experiment: boots, repeats every arm in turn (ABBA), collects, judges.
+
+use crate::contention::{self, Delivered};
+use crate::experiment::{Experiment, Reduce, Workload, KERNEL_ARM};
+use crate::machine::Accel;
+use crate::progress::Progress;
+use crate::session::{last_words, Session};
+use crate::{cache, fetch, image, noise, rig, sys, LabError};
+use serde_json::{json, Value};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::time::{Duration, Instant};
+use tandem_result::{Better, Evidence, ExperimentResult, RunVerdict};
+
+/// A rig that fails this often in a row is given up.
+const ATTEMPTS: u32 = 3;
+
+/// Which acceleration to use for the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AccelChoice {
+    /// Hardware if a host with working nested guests really boots with it, else emulation.
+    #[default]
+    Auto,
+    /// Hardware.
+    Kvm,
+    /// Emulation.
+    Tcg,
+}
+
+/// How to run.
+#[derive(Debug, Clone, Default)]
+pub struct RunOptions {
+    /// Other number of repetitions.
+    pub reps: Option<u32>,
+    /// Acceleration.
+    pub accel: AccelChoice,
+    /// Print consoles of failed attempts.
+    pub verbose: bool,
+}
+
+/// Everything measured in one attempt.
+#[derive(Default)]
+struct Measured {
+    /// Per metric and arm, in order.
+    samples: BTreeMap<(String, String), Vec<f64>>,
+    /// Windows per metric and arm, to be reduced when all are there.
+    windows: BTreeMap<(String, String), Vec<Vec<f64>>>,
+    delivered: Vec<(String, String, Delivered)>,
+    scheduler_output: BTreeMap<String, String>,
+    facts: Option<tandem_agent::Facts>,
+    wait_pct: f64,
+    steal_pct: f64,
+    boot_s: f64,
+}
+
+/// Runs an experiment to a result. Failures of the software under test are results too.
+///
+/// # Errors
+/// Nothing could be run at all: missing parts, a broken machine, an interruption.
+pub fn run(experiment: &Experiment, options: &RunOptions) -> Result<ExperimentResult, LabError> {
+    let progress = Progress::new(&experiment.name);
+    let _lock = lock_machine(&progress)?;
+    let parts = fetch::parts()?;
+    let images = image::base_images(&parts)?;
+    let mut experiment = experiment.clone();
+    experiment.reps = options.reps.unwrap_or(experiment.reps);
+    let accel = match options.accel {
+        AccelChoice::Kvm => Accel::Kvm,
+        AccelChoice::Tcg => Accel::Tcg,
+        AccelChoice::Auto => try_kvm(&parts, &images, &progress),
+    };
+
+    let mut result = new_result(&experiment, &parts, accel);
+    loop {
+        let work =
+            tempfile::tempdir_in(cache::dir()?).map_err(LabError::io("create a folder in", cache::dir()?))?;
+        let mut measured = Measured::default();
+        let booting = Instant::now();
+        let attempt = Session::boot(&parts, &images, work.path(), &experiment, accel, &progress).and_then(
+            |mut session| {
+                measured.boot_s = booting.elapsed().as_secs_f64();
+                let outcome = measure(&mut session, &experiment, &mut measured, &progress);
+                conclude(session, outcome, options.verbose)
+            },
+        );
+        match attempt {
+            Ok(()) => {
+                fill(&mut result, &experiment, measured);
+                return Ok(result);
+            }
+            Err(LabError::Rig(reason)) => {
+                result.rig_failures += 1;
+                progress.step(&format!("rig failure in attempt {}: {reason}", result.attempts));
+                if result.attempts == ATTEMPTS {
+                    result.verdict = RunVerdict::Inconclusive;
+                    result.reason = format!("the rig failed {ATTEMPTS} times, last: {reason}");
+                    return Ok(result);
+                }
+                result.attempts += 1;
+            }
+            Err(LabError::UnderTest(reason)) => {
+                result.verdict = RunVerdict::Failed;
+                result.reason = reason;
+                return Ok(result);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Ends a session and decides whose failure a failure is.
+fn conclude(session: Session, outcome: Result<(), LabError>, verbose: bool) -> Result<(), LabError> {
+    let loaded = session.scheduler_loaded;
+    let signs = session.machine.signs();
+    let trouble = session.machine.trouble();
+    match outcome {
+        Ok(()) => session.end(),
+        Err(LabError::Rig(reason) | LabError::Agent { message: reason, .. }) => {
+            if verbose {
+                eprintln!("--- console of the host\n{}\n---", session.machine.tail());
+            }
+            let reason = trouble.unwrap_or(reason);
+            if rig::is_rig_failure(&signs, loaded) {
+                Err(LabError::Rig(reason))
+            } else {
+                Err(LabError::UnderTest(format!("with the scheduler loaded: {reason}")))
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// One lab at a time: two of them starve each other.
+fn lock_machine(progress: &Progress) -> Result<File, LabError> {
+    let path = std::env::temp_dir().join("tandem-lab.lock");
+    let file = File::create(&path).map_err(LabError::io("create", &path))?;
+    let failed = |error| LabError::io("lock", &path)(error);
+    if !sys::lock(&file, false).map_err(failed)? {
+        progress.step("waiting for another lab on this machine");
+        sys::lock(&file, true).map_err(failed)?;
+    }
+    Ok(file)
+}
+
+/// Does a host with a working nested guest boot with hardware virtualisation? Found by trying.
+fn try_kvm(parts: &fetch::Parts, images: &image::Images, progress: &Progress) -> Accel {
+    if File::options().read(true).write(true).open("/dev/kvm").is_err() {
+        return Accel::Tcg;
+    }
+    let probe = "name='probe'\ntitle='p'\nmode='nested'\narms=['eevdf']\n[[vm]]\nname='a'\npins=[1]\n\
+                 [[workload]]\nname='w'\nscript='true'\n";
+    let works = || -> Result<(), LabError> {
+        let experiment = Experiment::parse(probe, "probe")?;
+        let work =
+            tempfile::tempdir_in(cache::dir()?).map_err(LabError::io("create a folder in", cache::dir()?))?;
+        Session::boot(parts, images, work.path(), &experiment, Accel::Kvm, progress)?.end()
+    };
+    match works() {
+        Ok(()) => Accel::Kvm,
+        Err(_) => Accel::Tcg,
+    }
+}
+
+/// Order of arms in a repetition: forwards, then backwards, so that drift hits all alike.
+fn order(arms: &[String], rep: u32) -> Vec<&String> {
+    if rep % 2 == 0 {
+        arms.iter().collect()
+    } else {
+        arms.iter().rev().collect()
+    }
+}
+
+fn measure(
+    session: &mut Session,
+    experiment: &Experiment,
+    measured: &mut Measured,
+    progress: &Progress,
+) -> Result<(), LabError> {
+    measured.facts = Some(session.facts.clone());
+    let begin = noise::snapshot(session.machine.pid());
+    for rep in 0..experiment.reps {
+        for arm in order(&experiment.arms, rep) {
+            let at = format!("rep {}/{} {arm}", rep + 1, experiment.reps);
+            if let Some(command) = experiment.command(arm).filter(|_| arm != KERNEL_ARM) {
+                progress.step(&format!("{at}: loading"));
+                session.load(&command)?;
+            }
+            for workload in &experiment.workloads {
+                progress.step(&format!("{at}: {}", workload.name));
+                run_workload(session, experiment, workload, arm, measured)?;
+            }
+            if let Some(output) = session.unload()? {
+                measured.scheduler_output.insert(arm.clone(), output.stdout + &output.stderr);
+            }
+        }
+    }
+    (measured.wait_pct, measured.steal_pct) = noise::between(&begin, &noise::snapshot(session.machine.pid()));
+    Ok(())
+}
+
+fn run_workload(
+    session: &mut Session,
+    experiment: &Experiment,
+    workload: &Workload,
+    arm: &str,
+    measured: &mut Measured,
+) -> Result<(), LabError> {
+    let argv = match &workload.script {
+        Some(script) => vec!["/bin/sh".into(), "-c".into(), script.clone()],
+        None => workload.argv.clone(),
+    };
+    let contended = !experiment.contention.is_empty();
+    let before = if contended { Some(contention::truth(&mut session.machine.link)?) } else { None };
+    let output = session.exec(&argv, Duration::from_secs_f64(workload.timeout_s))?;
+    if let Some(before) = before {
+        let after = contention::truth(&mut session.machine.link)?;
+        for delivered in contention::delivered(experiment, &before, &after) {
+            measured.delivered.push((arm.to_string(), workload.name.clone(), delivered));
+        }
+    }
+    if output.status != 0 || output.timed_out {
+        return Err(LabError::UnderTest(format!(
+            "{} under {arm}: {}",
+            workload.name,
+            last_words(Some(&output))
+        )));
+    }
+    if workload.metrics.is_empty() {
+        return Ok(());
+    }
+    let bad = |what: String| LabError::UnderTest(format!("{} under {arm}: {what}", workload.name));
+    let line = output.stdout.trim().lines().last().unwrap_or_default();
+    let value: Value =
+        serde_json::from_str(line).map_err(|_| bad(format!("last line is not JSON: {line:.80}")))?;
+    for metric in &workload.metrics {
+        let found =
+            lookup(&value, &metric.path).ok_or_else(|| bad(format!("no {} in its output", metric.path)))?;
+        let key = (metric.name.clone(), arm.to_string());
+        match (&metric.reduce, found) {
+            (None, Value::Number(number)) => {
+                let sample =
+                    number.as_f64().ok_or_else(|| bad(format!("{} is not a number", metric.path)))?;
+                measured.samples.entry(key).or_default().push(sample);
+            }
+            (Some(_), Value::Array(windows)) => {
+                let windows = windows.iter().filter_map(Value::as_f64).collect();
+                measured.windows.entry(key).or_default().push(windows);
+            }
+            _ => return Err(bad(format!("{} has the wrong kind", metric.path))),
+        }
+    }
+    Ok(())
+}
+
+/// Follows a path such as `threads.0.work`.
+fn lookup<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').try_fold(value, |value, key| match value {
+        Value::Array(items) => items.get(key.parse::<usize>().ok()?),
+        _ => value.get(key),
+    })
+}
+
+/// Speed that windows are compared with: the fastest twentieth of all arms.
+fn reference<'a>(runs: impl Iterator<Item = &'a Vec<Vec<f64>>>) -> f64 {
+    let all: Vec<f64> = runs.flatten().flatten().copied().collect();
+    tandem_result::percentile(&all, 95.0).unwrap_or(0.0)
+}
+
+fn reduce(windows: &[f64], reference: f64, how: Reduce) -> f64 {
+    match how {
+        Reduce::TimeTo { speed, window_ms } => {
+            let fast = |w: &f64| *w >= speed * reference;
+            let at = windows.windows(2).position(|pair| pair.iter().all(fast)).unwrap_or(windows.len());
+            at as f64 * window_ms
+        }
+        Reduce::LongestBelow { speed, window_ms } => {
+            let (mut longest, mut length) = (0u32, 0u32);
+            for window in windows {
+                length = if *window < speed * reference { length + 1 } else { 0 };
+                longest = longest.max(length);
+            }
+            f64::from(longest) * window_ms
+        }
+    }
+}
+
+fn new_result(experiment: &Experiment, parts: &fetch::Parts, accel: Accel) -> ExperimentResult {
+    let arms: Vec<&str> = experiment.arms.iter().map(String::as_str).collect();
+    let mut result =
+        ExperimentResult::new(&experiment.name, Evidence::Kernel, arms[0], &arms, experiment.seed);
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    for (key, value) in [
+        ("kernel", json!(parts.kernel_release)),
+        ("qemu", json!(parts.qemu_version)),
+        ("accel", json!(accel.name())),
+        ("cpus", json!(cores)),
+        ("date", json!(today())),
+    ] {
+        result.machine.insert(key.into(), value);
+    }
+    result
+}
+
+fn today() -> String {
+    let days = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs() / 86_400) as i64;
+    // Days to civil date (Hinnant 2013).
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    format!("{year}-{month:02}-{:02}", doy - (153 * mp + 2) / 5 + 1)
+}
+
+fn fill(result: &mut ExperimentResult, experiment: &Experiment, measured: Measured) {
+    for spec in experiment.workloads.iter().flat_map(|workload| &workload.metrics) {
+        let all = measured.windows.iter().filter(|((name, _), _)| *name == spec.name).map(|(_, runs)| runs);
+        let reference = reference(all);
+        for arm in &experiment.arms {
+            let key = (spec.name.clone(), arm.clone());
+            let metric = result.metric_mut(&spec.name, &spec.unit, spec.better);
+            for sample in measured.samples.get(&key).into_iter().flatten() {
+                metric.push(arm, *sample);
+            }
+            if let Some(how) = spec.reduce {
+                for windows in measured.windows.get(&key).into_iter().flatten() {
+                    metric.push(arm, reduce(windows, reference, how));
+                }
+            }
+        }
+    }
+    if experiment.report_contention {
+        for (arm, _, d) in &measured.delivered {
+            let share = (d.share_pct - d.asked_share_pct).abs();
+            result.metric_mut("inactive share error", "points", Better::Lower).push(arm, share);
+            let period = 100.0 * (d.period_ms / d.asked_period_ms - 1.0).abs();
+            result.metric_mut("inactive period error", "%", Better::Lower).push(arm, period);
+            result.metric_mut("inactive share", "%", Better::Lower).push(arm, d.share_pct);
+            result.metric_mut("inactive period", "ms", Better::Lower).push(arm, d.period_ms);
+        }
+    }
+    result.compute_ratios(true);
+    result.noise.insert("outer_wait_pct".into(), round1(measured.wait_pct));
+    result.noise.insert("outer_steal_pct".into(), round1(measured.steal_pct));
+    if measured.wait_pct > noise::WAIT_LIMIT_PCT || measured.steal_pct > noise::STEAL_LIMIT_PCT {
+        result.verdict = RunVerdict::Inconclusive;
+        result.reason = "something else used the machine".into();
+    }
+    let delivered: Vec<Value> = summary(&measured.delivered);
+    result.details = json!({
+        "boot_s": round1(measured.boot_s),
+        "guest": measured.facts,
+        "contention": delivered,
+        "scheduler_output": measured.scheduler_output,
+    });
+}
+
+fn round1(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+/// Contention per arm, workload and vCPU: asked, and the median of what was delivered.
+fn summary(delivered: &[(String, String, Delivered)]) -> Vec<Value> {
+    let mut groups: BTreeMap<(String, String, String, usize), Vec<&Delivered>> = BTreeMap::new();
+    for (arm, workload, d) in delivered {
+        groups.entry((arm.clone(), workload.clone(), d.vm.clone(), d.vcpu)).or_default().push(d);
+    }
+    let median = |list: &[&Delivered], of: fn(&Delivered) -> f64| {
+        tandem_result::median(&list.iter().map(|d| of(d)).collect::<Vec<_>>()).map(round1)
+    };
+    groups
+        .into_iter()
+        .map(|((arm, workload, vm, vcpu), list)| {
+            json!({
+                "arm": arm, "workload": workload, "vm": vm, "vcpu": vcpu,
+                "asked_share_pct": list[0].asked_share_pct, "share_pct": median(&list, |d| d.share_pct),
+                "asked_period_ms": list[0].asked_period_ms, "period_ms": median(&list, |d| d.period_ms),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_judged_by_the_speed_of_all_arms() {
+        let strong = vec![vec![10.0; 20]];
+        let weak = vec![vec![3.0; 20]];
+        let reference = reference([&strong, &weak].into_iter());
+        assert_eq!(reference, 10.0);
+        let time_to = Reduce::TimeTo { speed: 0.9, window_ms: 50.0 };
+        assert_eq!(reduce(&strong[0], reference, time_to), 0.0);
+        assert_eq!(reduce(&weak[0], reference, time_to), 1000.0);
+        assert_eq!(reduce(&[3.0, 10.0, 3.0, 10.0, 10.0], reference, time_to), 150.0);
+        let longest = Reduce::LongestBelow { speed: 0.6, window_ms: 50.0 };
+        assert_eq!(reduce(&[3.0, 3.0, 10.0, 3.0], reference, longest), 100.0);
+    }
+
+    #[test]
+    fn repetitions_alternate_and_paths_are_followed() {
+        let arms = ["a".to_string(), "b".to_string()];
+        assert_eq!((order(&arms, 0)[0], order(&arms, 1)[0]), (&arms[0], &arms[1]));
+        let value = json!({"threads": [{"work": 5}]});
+        assert_eq!(lookup(&value, "threads.0.work"), Some(&json!(5)));
+        assert_eq!(lookup(&value, "threads.1.work"), None);
+    }
+}

@@ -1,0 +1,223 @@
+//! One boot: the host, its guests, the scheduler under test, and what the host says meanwhile.
+
+use crate::experiment::{Experiment, Mode};
+use crate::fetch::Parts;
+use crate::image::{self, Images};
+use crate::machine::{Accel, Machine};
+use crate::progress::Progress;
+use crate::{contention, LabError};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tandem_agent::{Facts, Op, Output, VmSpec, SELF};
+
+/// CPU model of guests: without a deadline timer a guest stays on jiffies, and a sleep of 1 ms takes 4.
+const GUEST_CPU_TCG: &str = "Nehalem,+arat,+tsc-deadline";
+const GUEST_CPU_KVM: &str = "host";
+const SHORT: Duration = Duration::from_secs(20);
+const GUEST_BOOT: Duration = Duration::from_secs(90);
+const SIGTERM: i32 = 15;
+
+/// A booted experiment.
+pub struct Session {
+    /// The host.
+    pub machine: Machine,
+    /// Facts of the machine under test.
+    pub facts: Facts,
+    /// Is a scheduler of ours loaded just now?
+    pub scheduler_loaded: bool,
+    scheduler: Option<u64>,
+    target: String,
+    guests: Vec<String>,
+}
+
+impl Session {
+    /// Boots everything that `experiment` names.
+    pub fn boot(
+        parts: &Parts,
+        images: &Images,
+        work: &Path,
+        experiment: &Experiment,
+        accel: Accel,
+        progress: &Progress,
+    ) -> Result<Self, LabError> {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let cpus = experiment.cpus.unwrap_or(cores + 1);
+        let initrd = initrd(images, work, experiment.mode)?;
+        progress.step("booting the host");
+        let mut machine = Machine::boot(parts, &initrd, work, cpus, 3072, accel)?;
+        for module in ["irqbypass", "kvm"].iter().filter(|_| experiment.mode == Mode::Nested) {
+            insert_module(&mut machine, module)?;
+        }
+        let mut guests = Vec::new();
+        if experiment.mode == Mode::Nested {
+            if insert_module(&mut machine, "kvm-amd").is_err() {
+                insert_module(&mut machine, "kvm-intel")?;
+            }
+            progress.step("booting guests");
+            for vm in &experiment.vms {
+                let spec = VmSpec {
+                    name: vm.name.clone(),
+                    vcpus: vm.pins.len(),
+                    memory_mib: vm.memory_mib,
+                    pins: vm.pins.clone(),
+                    cpu_model: if accel == Accel::Kvm { GUEST_CPU_KVM } else { GUEST_CPU_TCG }.into(),
+                    kernel_args: vm.kernel_args.clone(),
+                };
+                machine.link.ask(SELF, Op::StartVm(spec), SHORT * 2)?;
+                guests.push(vm.name.clone());
+            }
+        }
+        let mut facts = None;
+        for vm in &experiment.vms {
+            let found = machine.link.wait_for(&vm.name, GUEST_BOOT)?;
+            if !found.high_resolution {
+                return Err(LabError::Rig(format!("guest {} has no high-resolution timers", vm.name)));
+            }
+            if let Some(value) = &vm.cpu_max {
+                machine.link.ask(SELF, Op::CpuMax { name: vm.name.clone(), value: value.clone() }, SHORT)?;
+            }
+            if vm.name == experiment.target() {
+                facts = Some(found);
+            }
+        }
+        let facts = match facts {
+            Some(facts) => facts,
+            None => machine.link.ask_for(SELF, Op::Hello, SHORT)?,
+        };
+        let mut session = Self {
+            machine,
+            facts,
+            scheduler_loaded: false,
+            scheduler: None,
+            target: experiment.target().to_string(),
+            guests,
+        };
+        contention::start(&mut session.machine.link, experiment)?;
+        if !experiment.contention.is_empty() {
+            progress.step("calibrating contention");
+            contention::calibrate(&mut session.machine.link, experiment)?;
+        }
+        for background in &experiment.background {
+            let op = Op::Spawn { argv: background.argv.clone() };
+            session.machine.link.ask(&background.machine, op, SHORT)?;
+        }
+        Ok(session)
+    }
+
+    /// Starts an arm's scheduler and waits until the kernel has enabled it.
+    pub fn load(&mut self, command: &[String]) -> Result<(), LabError> {
+        let target = self.target.clone();
+        let handle: u64 = self.machine.link.ask_for(&target, Op::Spawn { argv: command.to_vec() }, SHORT)?;
+        self.scheduler = Some(handle);
+        // From here on trouble is ours: enabling is part of what is tested.
+        self.scheduler_loaded = true;
+        let deadline = Instant::now() + SHORT * 2;
+        while self.scheduler_state()? != "enabled" {
+            let running: bool = self.machine.link.ask_for(&target, Op::Running { handle }, SHORT)?;
+            if !running || Instant::now() >= deadline {
+                let output = self.stop_scheduler()?;
+                return Err(LabError::UnderTest(format!(
+                    "the scheduler was not enabled: {}",
+                    last_words(output.as_ref())
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// What the kernel of the machine under test says of sched_ext.
+    pub fn scheduler_state(&mut self) -> Result<String, LabError> {
+        let target = self.target.clone();
+        let op = Op::Read { path: "/sys/kernel/sched_ext/state".into() };
+        let text: String = self.machine.link.ask_for(&target, op, SHORT)?;
+        Ok(text.trim().to_string())
+    }
+
+    /// Ends the scheduler, checks that it had been running till now, and returns its output.
+    pub fn unload(&mut self) -> Result<Option<Output>, LabError> {
+        let Some(_) = self.scheduler else { return Ok(None) };
+        let state = self.scheduler_state()?;
+        let output = self.stop_scheduler()?;
+        if state != "enabled" {
+            return Err(LabError::UnderTest(format!(
+                "the scheduler did not last (state {state}): {}",
+                last_words(output.as_ref())
+            )));
+        }
+        let deadline = Instant::now() + SHORT;
+        while self.scheduler_state()? != "disabled" {
+            if Instant::now() >= deadline {
+                return Err(LabError::UnderTest("the scheduler did not unload within 20 s".into()));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.scheduler_loaded = false;
+        Ok(output)
+    }
+
+    fn stop_scheduler(&mut self) -> Result<Option<Output>, LabError> {
+        let Some(handle) = self.scheduler.take() else { return Ok(None) };
+        let target = self.target.clone();
+        let op = Op::Stop { handle, signal: SIGTERM, timeout_s: 15.0 };
+        self.machine.link.ask_for(&target, op, SHORT * 2).map(Some)
+    }
+
+    /// Runs a program on the machine under test.
+    pub fn exec(&mut self, argv: &[String], timeout: Duration) -> Result<Output, LabError> {
+        let target = self.target.clone();
+        self.machine.link.exec(&target, argv, timeout)
+    }
+
+    /// Takes everything down, guests first; what does not obey is a failure of the rig.
+    pub fn end(mut self) -> Result<(), LabError> {
+        self.machine.link.ask(SELF, Op::RtStop, SHORT)?;
+        for name in std::mem::take(&mut self.guests) {
+            self.machine.link.ask(&name, Op::PowerOff, SHORT)?;
+            let clean: bool = self.machine.link.ask_for(
+                SELF,
+                Op::EndVm { name: name.clone(), timeout_s: 20.0 },
+                SHORT * 2,
+            )?;
+            if !clean {
+                return Err(LabError::Rig(format!("guest {name} did not power off within 20 s")));
+            }
+        }
+        self.machine.power_off()
+    }
+}
+
+fn insert_module(machine: &mut Machine, name: &str) -> Result<(), LabError> {
+    let argv = vec!["insmod".to_string(), format!("/lib/mods/{name}.ko")];
+    let output = machine.link.exec(SELF, &argv, SHORT)?;
+    if output.status == 0 {
+        return Ok(());
+    }
+    Err(LabError::Rig(format!("module {name}: {}", output.stderr.trim())))
+}
+
+/// The end of a program's output, for a message.
+pub fn last_words(output: Option<&Output>) -> String {
+    let Some(output) = output else { return "it was gone".into() };
+    let text = if output.stderr.trim().is_empty() { &output.stdout } else { &output.stderr };
+    let lines: Vec<&str> = text.trim().lines().rev().take(4).collect();
+    let words = lines.into_iter().rev().collect::<Vec<_>>().join(" / ");
+    format!("status {}{}: {words}", output.status, if output.timed_out { ", timed out" } else { "" })
+}
+
+fn initrd(images: &Images, work: &Path, mode: Mode) -> Result<std::path::PathBuf, LabError> {
+    let overlay = work.join("overlay.cpio");
+    image::overlay(&overlay)?;
+    let initrd = work.join("host.cpio");
+    match mode {
+        Mode::Single => image::concatenate(&initrd, &[&images.guest, &overlay])?,
+        Mode::Nested => {
+            let guest = work.join("guest.cpio");
+            image::concatenate(&guest, &[&images.guest, &overlay])?;
+            let carrier = work.join("carrier.cpio");
+            image::single(&carrier, &guest, "lib/guest.cpio")?;
+            image::concatenate(&initrd, &[&images.host, &overlay, &carrier])?;
+        }
+    }
+    Ok(initrd)
+}

@@ -1,0 +1,70 @@
+//! System calls that the standard library lacks: the crate's only unsafe code.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static TERMINATE: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_signal(_signal: libc::c_int) {
+    TERMINATE.store(true, Ordering::Relaxed);
+}
+
+/// Remember SIGINT and SIGTERM instead of dying of them, so that machines are taken down on the way out.
+pub fn catch_termination() {
+    let handler = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
+        unsafe { libc::signal(signal, handler) };
+    }
+}
+
+/// Has SIGINT or SIGTERM arrived?
+pub fn termination_requested() -> bool {
+    TERMINATE.load(Ordering::Relaxed)
+}
+
+/// Takes an exclusive lock on a file; false if somebody else has it and `wait` is false.
+pub(crate) fn lock(file: &File, wait: bool) -> io::Result<bool> {
+    let operation = libc::LOCK_EX | if wait { 0 } else { libc::LOCK_NB };
+    // SAFETY: the descriptor is open for the duration of the call.
+    if unsafe { libc::flock(file.as_raw_fd(), operation) } == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::WouldBlock {
+        Ok(false)
+    } else {
+        Err(error)
+    }
+}
+
+/// Pins a thread to one CPU below 1024.
+pub(crate) fn pin(tid: i32, cpu: usize) -> io::Result<()> {
+    let mut mask = [0u64; 16];
+    mask[cpu / 64 % 16] |= 1 << (cpu % 64);
+    // SAFETY: the mask is a live buffer of the length passed.
+    let failed = unsafe {
+        libc::sched_setaffinity(tid, std::mem::size_of_val(&mask), mask.as_ptr().cast::<libc::cpu_set_t>())
+    } != 0;
+    if failed {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Has the child killed when we die, and keeps the terminal's Ctrl-C from it.
+pub(crate) fn tie(command: &mut Command) {
+    command.process_group(0);
+    // SAFETY: prctl is async-signal-safe and touches no memory of ours.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+}
