@@ -1,2 +1,129 @@
-//! placeholder
-fn main() {}
+//! `tandem-kit`: the workloads whose latency and progress Tandem measures.
+//!
+//! Every subcommand prints one JSON object as the last line of its standard output and exits 0; on any error it
+//! prints one line on standard error and exits non-zero. The programs of the kit do counted work: the same flags
+//! mean the same work whatever scheduler runs below.
+
+mod arguments;
+mod barrier;
+mod calibrate;
+mod counted_work;
+mod crew;
+mod gaps;
+mod histogram;
+mod pipeline;
+mod queue;
+mod random;
+mod requests;
+mod spin;
+mod storm;
+mod sys;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use serde_json::Value;
+
+/// Workloads that report their own progress and latency as one line of JSON.
+#[derive(Parser)]
+#[command(name = "tandem-kit", version)]
+struct Cli {
+    #[command(subcommand)]
+    workload: Workload,
+}
+
+#[derive(Subcommand)]
+enum Workload {
+    /// CPU-bound threads; counts the work of each over time
+    Spin(spin::Args),
+    /// Open-loop request server; latency from the intended arrival
+    Requests(requests::Args),
+    /// Threads that meet at a barrier after every round of work
+    Barrier(barrier::Args),
+    /// Stages that hand items on through short queues
+    Pipeline(pipeline::Args),
+    /// Messengers that wake workers; wake-up latency
+    Storm(storm::Args),
+    /// Sees the inactivity of one CPU as gaps in a reader's time line
+    Gaps(gaps::Args),
+    /// How much counted work this machine does in a microsecond
+    Calibrate(calibrate::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return report_usage(&error),
+    };
+    let outcome = match cli.workload {
+        Workload::Spin(args) => spin::run(&args),
+        Workload::Requests(args) => requests::run(&args),
+        Workload::Barrier(args) => barrier::run(&args),
+        Workload::Pipeline(args) => pipeline::run(&args),
+        Workload::Storm(args) => storm::run(&args),
+        Workload::Gaps(args) => gaps::run(&args),
+        Workload::Calibrate(args) => calibrate::run(&args),
+    };
+    match outcome.and_then(|report| print_report(&report)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tandem-kit: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print_report(report: &Value) -> anyhow::Result<()> {
+    // Not println!: it panics when the reader has gone away.
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{report}")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Help and version as clap prints them; errors of usage as one line.
+fn report_usage(error: &clap::Error) -> ExitCode {
+    let text = error.render();
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        print!("{text}");
+        return ExitCode::SUCCESS;
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        eprintln!("tandem-kit: which workload? See tandem-kit --help");
+        return ExitCode::from(2);
+    }
+    let text = text.to_string();
+    let first: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    eprintln!("tandem-kit: {}", first.join(" ").trim_start_matches("error: "));
+    ExitCode::from(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bounds_are_enforced() {
+        for line in [
+            "tandem-kit spin --threads 0 --secs 1",
+            "tandem-kit spin --threads 1 --secs nan",
+            "tandem-kit spin --threads 1 --secs 1 --nice 20",
+            "tandem-kit spin --threads 1 --secs 1 --cpus 3-1",
+            "tandem-kit requests --rate -1 --service-us 10",
+            "tandem-kit storm --messengers 2000",
+            "tandem-kit gaps --secs 1",
+        ] {
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+        let good = "tandem-kit spin --threads 2 --secs 0.5 --nice -5,0 --idle 1 --cpus 0-1,3";
+        assert!(Cli::try_parse_from(good.split(' ')).is_ok());
+    }
+}

@@ -1,0 +1,168 @@
+//! `spin`: CPU-bound threads, the work of each counted per window of time.
+
+use anyhow::{ensure, Context, Result};
+use clap::Parser;
+use serde::Serialize;
+use serde_json::{json, Value};
+
+use crate::arguments::{self, CpuList, MAX_THREADS};
+use crate::counted_work::{calibrate_roughly, work};
+use crate::{crew, sys};
+
+/// The clock is looked at after this much work: often enough for windows of a few milliseconds, seldom enough
+/// that the work and not the clock is what is measured.
+const LOOK_EVERY_US: f64 = 20.0;
+
+/// Bounds the report's size; 100 000 windows are 83 minutes at the default 50 ms.
+const MAX_WINDOWS: f64 = 100_000.0;
+
+/// Arguments of `spin`.
+#[derive(Parser)]
+pub struct Args {
+    /// Number of threads
+    #[arg(long, default_value_t = arguments::available_cpus(), value_parser = clap::value_parser!(u32).range(1..=MAX_THREADS))]
+    threads: u32,
+    /// Duration in seconds
+    #[arg(long, default_value = "3", value_parser = arguments::seconds)]
+    secs: f64,
+    /// Nice values; thread i takes the i-th, round and round
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
+    nice: Vec<i32>,
+    /// How many of the threads (the last ones) run as SCHED_IDLE
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=MAX_THREADS))]
+    idle: u32,
+    /// CPUs to pin to, e.g. 0-1,3; thread i takes the i-th, round and round
+    #[arg(long)]
+    cpus: Option<CpuList>,
+    /// Length of a window in milliseconds
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    window_ms: u64,
+}
+
+#[derive(Serialize)]
+struct ThreadReport {
+    work: u64,
+    work_per_s: f64,
+    nice: i32,
+    policy: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu: Option<usize>,
+    windows: Vec<u64>,
+}
+
+pub fn run(args: &Args) -> Result<Value> {
+    ensure!(args.idle <= args.threads, "--idle {} exceeds --threads {}", args.idle, args.threads);
+    let window_count = (args.secs * 1000.0 / args.window_ms as f64).ceil();
+    ensure!(
+        window_count <= MAX_WINDOWS,
+        "--secs {} with --window-ms {} makes {window_count} windows; at most {MAX_WINDOWS} are kept",
+        args.secs,
+        args.window_ms
+    );
+    let chunk = ((calibrate_roughly() * LOOK_EVERY_US) as u64).max(1);
+    let threads = crew::run_together(
+        "spin",
+        args.threads as usize,
+        |index| set_up(args, index),
+        |index, start_ns| spin(args, index, start_ns, chunk, window_count as usize),
+    )?;
+    let work_total: u64 = threads.iter().map(|thread| thread.work).sum();
+    Ok(json!({
+        "workload": "spin",
+        "secs": args.secs,
+        "window_ms": args.window_ms,
+        "threads": threads,
+        "work_total": work_total,
+        "work_per_s": threads.iter().map(|thread| thread.work_per_s).sum::<f64>().round(),
+    }))
+}
+
+fn nice_of(args: &Args, index: usize) -> i32 {
+    if args.nice.is_empty() {
+        return 0;
+    }
+    args.nice[index % args.nice.len()]
+}
+
+fn is_idle(args: &Args, index: usize) -> bool {
+    index >= (args.threads - args.idle) as usize
+}
+
+fn cpu_of(args: &Args, index: usize) -> Option<usize> {
+    args.cpus.as_ref().map(|CpuList(cpus)| cpus[index % cpus.len()])
+}
+
+fn set_up(args: &Args, index: usize) -> Result<()> {
+    if let Some(cpu) = cpu_of(args, index) {
+        sys::pin_to_cpu(cpu).with_context(|| format!("cannot run on CPU {cpu}"))?;
+    }
+    // Inherited nice values are kept unless asked otherwise.
+    if !args.nice.is_empty() {
+        let nice = nice_of(args, index);
+        sys::set_nice(nice).with_context(|| format!("cannot set nice {nice}"))?;
+    }
+    if is_idle(args, index) {
+        sys::set_idle_policy().context("cannot become SCHED_IDLE")?;
+    }
+    Ok(())
+}
+
+fn spin(args: &Args, index: usize, start_ns: u64, chunk: u64, window_count: usize) -> ThreadReport {
+    let end_ns = start_ns + (args.secs * 1e9) as u64;
+    let window_ns = args.window_ms * 1_000_000;
+    let mut windows = vec![0; window_count];
+    let mut total = 0;
+    let mut now_ns = sys::now_ns();
+    while now_ns < end_ns {
+        work(chunk);
+        now_ns = sys::now_ns();
+        total += chunk;
+        // A chunk belongs to the window in which it was finished; the one that runs over the end to the last.
+        let window = ((now_ns - start_ns) / window_ns) as usize;
+        windows[window.min(window_count - 1)] += chunk;
+    }
+    let elapsed_s = (now_ns - start_ns).max(1) as f64 / 1e9;
+    ThreadReport {
+        work: total,
+        work_per_s: (total as f64 / elapsed_s).round(),
+        nice: nice_of(args, index),
+        policy: if is_idle(args, index) { "idle" } else { "normal" },
+        cpu: cpu_of(args, index),
+        windows,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(line: &str) -> Args {
+        Args::parse_from(std::iter::once("spin").chain(line.split_whitespace()))
+    }
+
+    #[test]
+    fn reports_work_per_thread_and_window() {
+        let report =
+            run(&args("--threads 2 --secs 0.1 --window-ms 30 --nice 0,5 --idle 1 --cpus 0")).unwrap();
+        let threads = report["threads"].as_array().unwrap();
+        assert_eq!(threads.len(), 2);
+        assert_eq!(threads[1]["policy"], "idle");
+        assert_eq!(threads[1]["nice"], 5);
+        assert_eq!(threads[0]["windows"].as_array().unwrap().len(), 4);
+        for thread in threads {
+            let windows = thread["windows"].as_array().unwrap();
+            let sum: u64 = windows.iter().map(|window| window.as_u64().unwrap()).sum();
+            assert_eq!(sum, thread["work"].as_u64().unwrap());
+        }
+        assert!(report["work_per_s"].as_f64().unwrap() > 0.0);
+    }
+
+    #[test]
+    fn impossible_requests_are_one_line() {
+        let error = run(&args("--threads 1 --secs 0.1 --idle 2")).unwrap_err();
+        assert_eq!(error.to_string(), "--idle 2 exceeds --threads 1");
+        let error = run(&args("--threads 1 --secs 0.1 --cpus 1023")).unwrap_err();
+        assert!(format!("{error:#}").starts_with("cannot run on CPU 1023: "), "{error:#}");
+        assert!(run(&args("--threads 1 --secs 3600 --window-ms 1")).is_err());
+    }
+}

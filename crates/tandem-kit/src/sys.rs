@@ -1,0 +1,234 @@
+//! Everything that the kit asks of the kernel beyond the standard library; the only module with `unsafe`.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::ptr;
+use std::sync::atomic::AtomicU32;
+
+/// CPU numbers are below this.
+pub const MAX_CPUS: usize = libc::CPU_SETSIZE as usize;
+
+/// Signals on which the kit takes its children down before it goes itself.
+const TERMINATION_SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid, writable timespec. The call cannot fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Sleeps until CLOCK_MONOTONIC reads `deadline_ns`; returns at once if it already does.
+pub fn sleep_until_ns(deadline_ns: u64) {
+    let time = libc::timespec {
+        tv_sec: (deadline_ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (deadline_ns % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: `time` is a valid timespec; the remaining-time pointer is not used with an absolute deadline.
+    while unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &time, ptr::null_mut()) }
+        == libc::EINTR
+    {}
+}
+
+/// Sleeps while `*word == expected`; may also return without reason, so the caller looks again.
+pub fn futex_wait(word: &AtomicU32, expected: u32) {
+    // SAFETY: `word` outlives the call, is aligned, and a null timeout means none. Every error (EAGAIN, EINTR)
+    // just returns early, which callers expect.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            expected,
+            ptr::null::<libc::timespec>(),
+        );
+    }
+}
+
+/// Wakes up to `count` threads that sleep on `word`.
+pub fn futex_wake(word: &AtomicU32, count: u32) {
+    let count = i32::try_from(count).unwrap_or(i32::MAX);
+    // SAFETY: the kernel uses only the address of `word`, which is valid.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, count)
+    };
+}
+
+/// Sets the calling thread's nice value.
+pub fn set_nice(nice: i32) -> io::Result<()> {
+    // SAFETY: no pointers; who == 0 is the calling thread.
+    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) })
+}
+
+/// Makes the calling thread SCHED_IDLE.
+pub fn set_idle_policy() -> io::Result<()> {
+    set_policy(libc::SCHED_IDLE, 0)
+}
+
+/// Makes the calling thread SCHED_FIFO.
+pub fn set_fifo_policy(priority: i32) -> io::Result<()> {
+    set_policy(libc::SCHED_FIFO, priority)
+}
+
+fn set_policy(policy: libc::c_int, priority: i32) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: priority };
+    // SAFETY: `param` is valid for the call; pid 0 is the calling thread.
+    check(unsafe { libc::sched_setscheduler(0, policy, &param) })
+}
+
+/// Lets the calling thread run on `cpu` only.
+pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
+    if cpu >= MAX_CPUS {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: an all-zero cpu_set_t is an empty set; `cpu` is below its size; pid 0 is the calling thread.
+    check(unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, mem::size_of::<libc::cpu_set_t>(), &set)
+    })
+}
+
+/// Takes the default 50 us of timer slack from the calling thread, so that its sleeps end when asked.
+pub fn set_exact_timers() {
+    // SAFETY: no pointers. A refusal leaves the slack, which the reported dispatch delay would show.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
+}
+
+/// Puts the child in a process group of its own, unblocks the signals that [`block_termination`] blocked, and has
+/// the kernel send it SIGTERM when this process dies by whatever means. (SIGTERM, so that a server takes its own
+/// workers along.) Must be spawned from the main thread: the kernel watches the spawning thread.
+pub fn tie_to_parent(command: &mut Command) {
+    let parent = std::process::id();
+    command.process_group(0);
+    // SAFETY: the closure runs between fork and exec and makes only async-signal-safe calls.
+    unsafe {
+        command.pre_exec(move || {
+            let mut set: libc::sigset_t = mem::zeroed();
+            libc::sigemptyset(&mut set);
+            check(libc::sigprocmask(libc::SIG_SETMASK, &set, ptr::null_mut()))?;
+            check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong))?;
+            // The parent may have died before the request was in place.
+            if libc::getppid() as u32 != parent {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Blocks the termination signals in the calling thread and in all threads that it creates later.
+pub fn block_termination() -> io::Result<()> {
+    // SAFETY: the set is initialised by sigemptyset before use.
+    check(unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &termination_set(), ptr::null_mut()) })
+}
+
+/// Waits for a termination signal and returns its number. [`block_termination`] must have been called first.
+pub fn wait_for_termination() -> i32 {
+    let mut signal = 0;
+    // SAFETY: set and signal are valid for the call.
+    while unsafe { libc::sigwait(&termination_set(), &mut signal) } != 0 {}
+    signal
+}
+
+fn termination_set() -> libc::sigset_t {
+    // SAFETY: sigemptyset initialises the set; the signal numbers are valid.
+    unsafe {
+        let mut set: libc::sigset_t = mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in TERMINATION_SIGNALS {
+            libc::sigaddset(&mut set, signal);
+        }
+        set
+    }
+}
+
+/// Asks every process of the group to end.
+pub fn terminate_group(group: u32) {
+    signal_group(group, libc::SIGTERM);
+}
+
+/// Ends every process of the group.
+pub fn kill_group(group: u32) {
+    signal_group(group, libc::SIGKILL);
+}
+
+fn signal_group(group: u32, signal: libc::c_int) {
+    // Groups 0 and 1 would mean "my own" and "everyone".
+    if let Some(group) = i32::try_from(group).ok().filter(|&group| group > 1) {
+        // SAFETY: no pointers. A group that is already gone (ESRCH) is what we want.
+        unsafe { libc::kill(-group, signal) };
+    }
+}
+
+/// Whether this process runs as root.
+pub fn is_root() -> bool {
+    // SAFETY: always succeeds, no arguments.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Sets the loopback interface up if it is down.
+pub fn loopback_up() -> io::Result<()> {
+    // SAFETY: plain socket creation; a valid descriptor is owned by exactly one OwnedFd. `request` is a zeroed
+    // ifreq with a terminated name, and SIOCGIFFLAGS fills the union member that is read afterwards.
+    unsafe {
+        let raw = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        check(raw)?;
+        let socket = OwnedFd::from_raw_fd(raw);
+        let mut request: libc::ifreq = mem::zeroed();
+        request.ifr_name[0] = b'l' as libc::c_char;
+        request.ifr_name[1] = b'o' as libc::c_char;
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &mut request))?;
+        let up = libc::IFF_UP as libc::c_short;
+        if request.ifr_ifru.ifru_flags & up != 0 {
+            return Ok(());
+        }
+        request.ifr_ifru.ifru_flags |= up;
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &request))
+    }
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn sleeping_reaches_its_deadline() {
+        let deadline_ns = now_ns() + 2_000_000;
+        sleep_until_ns(deadline_ns);
+        assert!(now_ns() >= deadline_ns);
+        sleep_until_ns(0);
+    }
+
+    #[test]
+    fn futex_passes_a_word_between_threads() {
+        let word = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                word.store(1, Ordering::SeqCst);
+                futex_wake(&word, 1);
+            });
+            while word.load(Ordering::SeqCst) == 0 {
+                futex_wait(&word, 0);
+            }
+        });
+    }
+
+    #[test]
+    fn a_cpu_that_does_not_exist_is_refused() {
+        assert!(pin_to_cpu(MAX_CPUS).is_err());
+        assert!(pin_to_cpu(MAX_CPUS - 1).is_err());
+    }
+}
