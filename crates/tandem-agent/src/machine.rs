@@ -53,7 +53,11 @@ fn trimmed(path: &str) -> String {
 /// Number of online CPUs, whatever the calling thread may use.
 pub fn cpus() -> usize {
     // The lab's machines have CPUs 0 to n-1.
-    trimmed("/sys/devices/system/cpu/online").rsplit('-').next().and_then(|last| last.parse().ok()).map_or(1, |last: usize| last + 1)
+    trimmed("/sys/devices/system/cpu/online")
+        .rsplit('-')
+        .next()
+        .and_then(|last| last.parse().ok())
+        .map_or(1, |last: usize| last + 1)
 }
 
 /// What this machine is.

@@ -124,7 +124,9 @@ impl Apt {
                  Dir::Etc::Main \"{at}/none\";\nDir::Etc::Parts \"{at}/none\";\n\
                  Dir::Etc::Preferences \"{at}/none/preferences\";\nDir::Etc::PreferencesParts \"{at}/none\";\n\
                  APT::Architecture \"amd64\";\nAPT::Architectures \"amd64\";\nAcquire::Languages \"none\";\n\
-                 APT::Install-Recommends \"false\";\nAPT::Sandbox::User \"root\";\n"
+                 APT::Install-Recommends \"false\";\nAPT::Sandbox::User \"root\";\n\
+                 // A mirror may lag behind; the signature is still checked.\n\
+                 Acquire::Check-Valid-Until \"false\";\n"
             ),
         )?;
         Ok(Self { config, debs: root.join("debs") })

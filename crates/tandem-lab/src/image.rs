@@ -2,7 +2,7 @@
 //! binaries travel in a small archive that is appended at every boot, so that a rebuild costs nothing.
 
 use crate::cpio::Archive;
-use crate::fetch::{library_dir, with_own_loader, Parts};
+use crate::fetch::{library_dir, Parts};
 use crate::{cache, progress, LabError};
 use std::collections::BTreeSet;
 use std::fs::{self, File};

@@ -163,7 +163,7 @@ fn try_kvm(parts: &fetch::Parts, images: &image::Images, progress: &Progress) ->
 
 /// Order of arms in a repetition: forwards, then backwards, so that drift hits all alike.
 fn order(arms: &[String], rep: u32) -> Vec<&String> {
-    if rep % 2 == 0 {
+    if rep.is_multiple_of(2) {
         arms.iter().collect()
     } else {
         arms.iter().rev().collect()

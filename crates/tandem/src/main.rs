@@ -1,6 +1,8 @@
 //! `tandem`: vCPU-aware scheduling for Linux. One binary; also answers to `scx_tandem_guest`.
 
+mod cmd_evidence;
 mod cmd_guest;
+mod cmd_lab;
 
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
@@ -17,6 +19,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Guest(cmd_guest::GuestCmd),
+    Lab(cmd_lab::LabCmd),
+    Evidence(cmd_evidence::EvidenceCmd),
 }
 
 /// Names under which the scx ecosystem's service units start a scheduler, and what they mean here.
@@ -35,10 +39,13 @@ fn main() -> ExitCode {
     let cli = Cli::parse_from(with_alias(std::env::args_os().collect()));
     let verbose = match &cli.command {
         Command::Guest(guest) => guest.verbose,
+        _ => 0,
     };
     start_logging(verbose);
     let result = match cli.command {
         Command::Guest(guest) => guest.run(),
+        Command::Lab(lab) => lab.run(),
+        Command::Evidence(evidence) => evidence.run(),
     };
     result.unwrap_or_else(|error| {
         eprintln!("tandem: {error:#}");

@@ -1,0 +1,156 @@
+//! `tandem lab`: experiments on real kernels.
+
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tandem_lab::run::AccelChoice;
+use tandem_lab::{cache, catalog, fetch, RunOptions};
+use tandem_result::{render, ExperimentResult, RunVerdict, Style};
+
+/// Exit status of a run that proves nothing.
+const INCONCLUSIVE: u8 = 2;
+
+/// Boot a KVM host with guests in QEMU and run experiments there
+#[derive(Debug, Args)]
+pub struct LabCmd {
+    #[command(subcommand)]
+    command: LabSub,
+}
+
+#[derive(Debug, Subcommand)]
+enum LabSub {
+    /// List the built-in experiments
+    List,
+    /// Run an experiment and print its result (exit status 0: ok, 1: failed, 2: inconclusive)
+    Run(RunArgs),
+    /// Boot an experiment's machines and run what is typed in the machine under test
+    Shell {
+        /// Built-in name, or path of an experiment file
+        experiment: String,
+    },
+    /// Say what the lab finds on this machine
+    Doctor,
+    /// Download what the lab needs, and stop
+    Fetch,
+    /// Remove the lab's downloads and images
+    Clean,
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Built-in name, or path of an experiment file
+    experiment: String,
+    /// Write the result (tandem.result/1) to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Repetitions of each arm, instead of the experiment's own
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    reps: Option<u32>,
+    /// Acceleration of the host
+    #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
+    accel: AccelArg,
+    /// Print the consoles of failed attempts
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum AccelArg {
+    Auto,
+    Kvm,
+    Tcg,
+}
+
+impl LabCmd {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        tandem_lab::catch_termination();
+        match self.command {
+            LabSub::List => {
+                for experiment in catalog::all()? {
+                    println!("{:<18} {}", experiment.name, experiment.title);
+                }
+            }
+            LabSub::Run(args) => return args.run(),
+            LabSub::Shell { experiment } => tandem_lab::shell::shell(&catalog::find(&experiment)?)?,
+            LabSub::Doctor => doctor()?,
+            LabSub::Fetch => {
+                let parts = fetch::parts()?;
+                println!("kernel {}, QEMU {}", parts.kernel_release, parts.qemu_version);
+            }
+            LabSub::Clean => println!("removed {}", cache::clean()?.display()),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl RunArgs {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let experiment = catalog::find(&self.experiment)?;
+        let accel = match self.accel {
+            AccelArg::Auto => AccelChoice::Auto,
+            AccelArg::Kvm => AccelChoice::Kvm,
+            AccelArg::Tcg => AccelChoice::Tcg,
+        };
+        let options = RunOptions { reps: self.reps, accel, verbose: self.verbose };
+        let result = tandem_lab::run(&experiment, &options)?;
+        print_result(&experiment.title, &result);
+        if let Some(path) = &self.json {
+            result.save(path).with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(status_of(&result))
+    }
+}
+
+/// Prints a result for people.
+pub fn print_result(title: &str, result: &ExperimentResult) {
+    println!("\n{title}\n");
+    println!("{}", render(result, Style::Text));
+    for d in result.details["contention"].as_array().into_iter().flatten() {
+        println!(
+            "contention of {}'s vCPU {} during {} ({}): asked {} % for {} ms, delivered {} % for {} ms",
+            d["vm"].as_str().unwrap_or("?"),
+            d["vcpu"],
+            d["workload"].as_str().unwrap_or("?"),
+            d["arm"].as_str().unwrap_or("?"),
+            d["asked_share_pct"],
+            d["asked_period_ms"],
+            d["share_pct"],
+            d["period_ms"]
+        );
+    }
+}
+
+/// Exit status of a run.
+pub fn status_of(result: &ExperimentResult) -> ExitCode {
+    match result.verdict {
+        RunVerdict::Ok => ExitCode::SUCCESS,
+        RunVerdict::Inconclusive => ExitCode::from(INCONCLUSIVE),
+        RunVerdict::Failed => ExitCode::FAILURE,
+    }
+}
+
+fn doctor() -> anyhow::Result<()> {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    println!("cores      {cores}{}", if cores < 2 { " (contention needs two)" } else { "" });
+    println!("cache      {}", cache::dir()?.display());
+    let kvm = std::fs::File::options().read(true).write(true).open("/dev/kvm");
+    println!(
+        "/dev/kvm   {}",
+        match kvm {
+            Ok(_) => "can be opened; whether nested guests work is found out by the first run".into(),
+            Err(error) => format!("{error}: the host will be emulated"),
+        }
+    );
+    let sched_ext = std::path::Path::new("/sys/kernel/sched_ext").exists();
+    println!(
+        "sched_ext  {}",
+        if sched_ext {
+            "present: `sudo tandem guest` runs on this very machine"
+        } else {
+            "absent here: schedulers run in the lab's machines"
+        }
+    );
+    Ok(())
+}
