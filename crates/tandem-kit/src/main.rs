@@ -15,6 +15,7 @@ mod pipeline;
 mod queue;
 mod random;
 mod requests;
+mod run;
 mod spin;
 mod storm;
 mod sys;
@@ -50,6 +51,9 @@ enum Workload {
     Gaps(gaps::Args),
     /// How much counted work this machine does in a microsecond
     Calibrate(calibrate::Args),
+    /// Packaged programs, with their output as JSON
+    #[command(subcommand)]
+    Run(run::Program),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         Workload::Storm(args) => storm::run(&args),
         Workload::Gaps(args) => gaps::run(&args),
         Workload::Calibrate(args) => calibrate::run(&args),
+        Workload::Run(program) => run::run(&program),
     };
     match outcome.and_then(|report| print_report(&report)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -74,7 +74,49 @@ pub fn run(args: &Args) -> Result<Value> {
         "threads": threads,
         "work_total": work_total,
         "work_per_s": threads.iter().map(|thread| thread.work_per_s).sum::<f64>().round(),
+        "shares": Shares::of(&threads),
     }))
+}
+
+/// Who got how much of the work, and how far that is from the weights. Only threads that compete for
+/// the same CPUs throughout can be compared; that is up to the caller.
+#[derive(Serialize)]
+struct Shares {
+    /// Of each normal thread, among the normal threads.
+    normal: Vec<f64>,
+    /// Largest relative deviation from the share by weight, percent; a step of nice is 1.25 times.
+    worst_error_pct: f64,
+    /// Work per second of the normal threads.
+    normal_work_per_s: f64,
+    /// Part of all work that best-effort threads got, percent.
+    idle_pct: f64,
+}
+
+impl Shares {
+    fn of(threads: &[ThreadReport]) -> Self {
+        let sum = |policy: &str| {
+            threads
+                .iter()
+                .filter(|thread| thread.policy == policy)
+                .map(|thread| thread.work_per_s)
+                .sum::<f64>()
+        };
+        let (normal, idle) = (sum("normal"), sum("idle"));
+        let weight = |thread: &ThreadReport| 1.25f64.powi(-thread.nice);
+        let competing = || threads.iter().filter(|thread| thread.policy == "normal");
+        let weights: f64 = competing().map(weight).sum();
+        let shares: Vec<f64> = competing().map(|thread| thread.work_per_s / normal.max(1.0)).collect();
+        let worst = competing()
+            .zip(&shares)
+            .map(|(thread, share)| (share / (weight(thread) / weights) - 1.0).abs())
+            .fold(0.0, f64::max);
+        Self {
+            normal: shares,
+            worst_error_pct: 100.0 * worst,
+            normal_work_per_s: normal,
+            idle_pct: 100.0 * idle / (normal + idle).max(1.0),
+        }
+    }
 }
 
 fn nice_of(args: &Args, index: usize) -> i32 {
@@ -135,6 +177,27 @@ fn spin(args: &Args, index: usize, start_ns: u64, chunk: u64, window_count: usiz
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_are_compared_with_weights() {
+        let thread = |work_per_s: f64, nice: i32, policy: &'static str| ThreadReport {
+            work: 0,
+            work_per_s,
+            nice,
+            policy,
+            cpu: None,
+            windows: vec![],
+        };
+        let fair =
+            Shares::of(&[thread(125.0, 0, "normal"), thread(100.0, 1, "normal"), thread(25.0, 0, "idle")]);
+        assert!(
+            fair.worst_error_pct < 1e-9 && (fair.idle_pct - 10.0).abs() < 1e-9,
+            "{}",
+            fair.worst_error_pct
+        );
+        let equal = Shares::of(&[thread(100.0, 0, "normal"), thread(100.0, 5, "normal")]);
+        assert!(equal.worst_error_pct > 50.0);
+    }
 
     fn args(line: &str) -> Args {
         Args::parse_from(std::iter::once("spin").chain(line.split_whitespace()))

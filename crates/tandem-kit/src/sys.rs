@@ -165,6 +165,17 @@ fn signal_group(group: u32, signal: libc::c_int) {
     }
 }
 
+/// Whether child `pid` has ended; it stays to be reaped, so that its number is not given to another process yet.
+pub fn has_exited(pid: u32) -> io::Result<bool> {
+    // SAFETY: an all-zero siginfo_t is valid, and waitid writes only to it. With WNOHANG and no ended child the
+    // kernel leaves si_pid at 0.
+    unsafe {
+        let mut info: libc::siginfo_t = mem::zeroed();
+        check(libc::waitid(libc::P_PID, pid, &mut info, libc::WEXITED | libc::WNOWAIT | libc::WNOHANG))?;
+        Ok(info.si_pid() != 0)
+    }
+}
+
 /// Whether this process runs as root.
 pub fn is_root() -> bool {
     // SAFETY: always succeeds, no arguments.

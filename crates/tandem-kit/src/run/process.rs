@@ -1,0 +1,319 @@
+//! Programs that the kit starts. None of them, nor any file made for them, outlives the kit: they are ended when
+//! their handle is dropped, when the kit gets a termination signal, and by the kernel when the kit is killed.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+
+use crate::crew::lock;
+use crate::sys;
+
+/// Where servers and tools lie when PATH does not name their directory (often the case for non-login shells).
+const FALLBACK_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// More output than this is read but not kept; the largest expected is a cyclictest histogram of a few MiB.
+const MAX_OUTPUT_BYTES: usize = 64 << 20;
+
+/// How long a program may take to end after it was asked to.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How often the state of a program is looked at once its output has ended.
+const POLL: Duration = Duration::from_millis(2);
+
+/// Process groups and directories to remove when the kit has to go.
+static LEFT_OVERS: Mutex<LeftOvers> = Mutex::new(LeftOvers { groups: Vec::new(), dirs: Vec::new() });
+
+struct LeftOvers {
+    groups: Vec<u32>,
+    dirs: Vec<PathBuf>,
+}
+
+/// Has SIGINT, SIGTERM and SIGHUP end all programs and remove all private directories before the kit itself ends.
+/// To be called before any other thread is created, because threads inherit the blocked signals.
+pub fn clean_up_on_signals() -> Result<()> {
+    sys::block_termination().context("cannot block signals")?;
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(|| {
+            let signal = sys::wait_for_termination();
+            // Held until the end, so that nothing new is started in between.
+            let left = lock(&LEFT_OVERS);
+            left.groups.iter().for_each(|&group| sys::kill_group(group));
+            for dir in &left.dirs {
+                // Best effort: there is nobody left to tell.
+                let _ = std::fs::remove_dir_all(dir);
+            }
+            std::process::exit(128 + signal);
+        })
+        .context("cannot create the signal thread")?;
+    Ok(())
+}
+
+/// A directory of this run alone.
+pub struct PrivateDir {
+    dir: tempfile::TempDir,
+}
+
+impl PrivateDir {
+    pub fn new() -> Result<Self> {
+        let mut left = lock(&LEFT_OVERS);
+        let dir = tempfile::Builder::new()
+            .prefix("tandem-kit-")
+            .tempdir()
+            .with_context(|| format!("cannot create a directory in {}", std::env::temp_dir().display()))?;
+        left.dirs.push(dir.path().to_owned());
+        Ok(PrivateDir { dir })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Writes a file into the directory and returns its path.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<PathBuf> {
+        let path = self.path().join(name);
+        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+/// Finds a program in PATH or in the usual directories.
+pub fn find_program(name: &str, package: &str) -> Result<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let candidates = path.split(':').chain(FALLBACK_PATH.split(':')).filter(|dir| dir.starts_with('/'));
+    let mut found = candidates.map(|dir| Path::new(dir).join(name)).filter(|file| file.is_file());
+    found.next().with_context(|| format!("{name} is not installed (Debian package {package})"))
+}
+
+/// What a finished program wrote.
+pub struct Output {
+    pub stdout: String,
+    pub elapsed: Duration,
+}
+
+/// A program that runs.
+pub struct Running {
+    name: String,
+    child: Child,
+    started: Instant,
+    stdout: Arc<Mutex<Vec<u8>>>,
+    stderr: Arc<Mutex<Vec<u8>>>,
+    ended_streams: Receiver<()>,
+    reaped: bool,
+}
+
+/// Where a program's standard output goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Stdout {
+    Kept,
+    Discarded,
+}
+
+/// Runs a program to its end.
+///
+/// # Errors
+/// It cannot be started, does not end within `timeout`, or ends with a status other than 0.
+pub fn run(
+    program: &Path,
+    args: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    dir: &PrivateDir,
+    timeout: Duration,
+) -> Result<Output> {
+    let mut command = Command::new(program);
+    command.args(args).current_dir(dir.path());
+    Running::start(command, Stdout::Kept)?.finish(timeout)
+}
+
+impl Running {
+    /// Starts a program in a process group of its own, in the C locale and without input. Only from the main thread.
+    pub fn start(mut command: Command, stdout: Stdout) -> Result<Self> {
+        let name = Path::new(command.get_program()).file_name().unwrap_or_default();
+        let name = name.to_string_lossy().into_owned();
+        let out = if stdout == Stdout::Kept { Stdio::piped() } else { Stdio::null() };
+        command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(out).stderr(Stdio::piped());
+        sys::tie_to_parent(&mut command);
+        let started = Instant::now();
+        let mut child = {
+            let mut left = lock(&LEFT_OVERS);
+            let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+            left.groups.push(child.id());
+            child
+        };
+        let (sender, ended_streams) = mpsc::channel();
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        // From here on `Drop` ends the program, whatever fails.
+        let running = Running {
+            name,
+            child,
+            started,
+            stdout: Arc::default(),
+            stderr: Arc::default(),
+            ended_streams,
+            reaped: false,
+        };
+        if let Some(stream) = out {
+            read_in_background(stream, &running.stdout, sender.clone())?;
+        }
+        if let Some(stream) = err {
+            read_in_background(stream, &running.stderr, sender)?;
+        }
+        Ok(running)
+    }
+
+    /// Waits for the program to end by itself.
+    ///
+    /// # Errors
+    /// It does not within `timeout`, or its status is not 0; the last thing it said is in the error.
+    pub fn finish(mut self, timeout: Duration) -> Result<Output> {
+        if !self.wait_for_exit(timeout)? {
+            bail!("{} did not end within {} s and was stopped", self.name, timeout.as_secs_f64().round());
+        }
+        let elapsed = self.started.elapsed();
+        let status = self.reap()?;
+        ensure!(status.success(), "{} failed ({status}){}", self.name, self.last_words());
+        Ok(Output { stdout: text_of(&self.stdout), elapsed })
+    }
+
+    /// An error if the program has ended.
+    pub fn ensure_alive(&mut self) -> Result<()> {
+        if sys::has_exited(self.child.id())? {
+            let status = self.reap()?;
+            bail!("{} ended early ({status}){}", self.name, self.last_words());
+        }
+        Ok(())
+    }
+
+    fn wait_for_exit(&self, timeout: Duration) -> Result<bool> {
+        let deadline = Instant::now() + timeout;
+        // Sleeping until the output ends costs the measured machine nothing; only the very end is polled.
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.ended_streams.recv_timeout(left) {
+                Ok(()) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => return Ok(sys::has_exited(self.child.id())?),
+            }
+        }
+        while !sys::has_exited(self.child.id())? {
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+            thread::sleep(POLL);
+        }
+        Ok(true)
+    }
+
+    /// Ends what is left of the process group, then takes the exit status. In this order: until the leader is
+    /// reaped, the group's number cannot belong to anyone else.
+    fn reap(&mut self) -> Result<ExitStatus> {
+        let mut left = lock(&LEFT_OVERS);
+        let group = self.child.id();
+        sys::kill_group(group);
+        let status = self.child.wait().with_context(|| format!("cannot wait for {}", self.name))?;
+        left.groups.retain(|&other| other != group);
+        self.reaped = true;
+        drop(left);
+        // Everything that could write is gone: the readers are about to see the end.
+        while self.ended_streams.recv_timeout(GRACE).is_ok() {}
+        Ok(status)
+    }
+
+    /// The last line that says something, for an error message.
+    fn last_words(&self) -> String {
+        let (stderr, stdout) = (text_of(&self.stderr), text_of(&self.stdout));
+        let last =
+            |text: &str| text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
+        last(&stderr).or_else(|| last(&stdout)).map_or_else(String::new, |line| format!(": {line}"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.reaped {
+            return;
+        }
+        // Asked first, so that a server removes its own things; an error here leaves only the hard way.
+        sys::terminate_group(self.child.id());
+        let _ = self.wait_for_exit(GRACE);
+        let _ = self.reap();
+    }
+}
+
+/// Keeps what comes from `stream`. The sender is dropped at its end, which is the signal.
+fn read_in_background(
+    mut stream: impl Read + Send + 'static,
+    into: &Arc<Mutex<Vec<u8>>>,
+    ended: Sender<()>,
+) -> Result<()> {
+    let into = Arc::clone(into);
+    let read_all = move || {
+        let _ended = ended;
+        let mut buffer = [0; 16 << 10];
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            let mut kept = lock(&into);
+            let room = MAX_OUTPUT_BYTES - kept.len();
+            kept.extend_from_slice(&buffer[..count.min(room)]);
+        }
+    };
+    thread::Builder::new()
+        .name("output".to_owned())
+        .spawn(read_all)
+        .context("cannot create a reader thread")?;
+    Ok(())
+}
+
+fn text_of(bytes: &Mutex<Vec<u8>>) -> String {
+    String::from_utf8_lossy(&lock(bytes)).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn shell(script: &str, timeout: Duration) -> Result<Output> {
+        run(Path::new("/bin/sh"), ["-c", script], &PrivateDir::new()?, timeout)
+    }
+
+    #[test]
+    fn output_and_private_directory() {
+        let output = shell("pwd", LONG).unwrap();
+        assert!(output.stdout.contains("tandem-kit-"), "{}", output.stdout);
+        assert!(!Path::new(output.stdout.trim()).exists(), "the directory is gone after the run");
+    }
+
+    #[test]
+    fn failures_carry_the_last_words() {
+        let error = shell("echo first >&2; echo boom >&2; exit 3", LONG).err().unwrap().to_string();
+        assert_eq!(error, "sh failed (exit status: 3): boom");
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_stopped_with_its_children() {
+        let error =
+            shell("sleep 1000 & echo $!; wait", Duration::from_millis(100)).err().unwrap().to_string();
+        assert!(error.starts_with("sh did not end within"), "{error}");
+    }
+
+    #[test]
+    fn background_children_do_not_survive_their_leader() {
+        let output = shell("sleep 1000 >/dev/null 2>&1 & echo $!", LONG).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/stat", output.stdout.trim()));
+        // Killed: gone, or a zombie until whoever adopted it has reaped it.
+        assert!(status.map_or(true, |stat| stat.contains(") Z ")), "the background child still runs");
+    }
+
+    #[test]
+    fn missing_programs_name_their_package() {
+        let error = find_program("no-such-program-here", "no-package").unwrap_err().to_string();
+        assert_eq!(error, "no-such-program-here is not installed (Debian package no-package)");
+    }
+}
