@@ -13,12 +13,10 @@ fn main() {
         return serve::run();
     }
     machine::prepare();
-    let child = std::process::Command::new("/init").arg("serve").spawn();
-    if let Err(error) = child {
-        println!("AGENT-FAILED cannot start: {error}");
+    match std::process::Command::new("/init").arg("serve").spawn() {
+        Ok(child) => sys::reap_until(child.id()),
+        Err(error) => println!("AGENT-FAILED cannot start: {error}"),
     }
-    // Ends when nothing is left to wait for: the serving child has gone.
-    sys::reap_until_alone();
     println!("AGENT-DONE");
     sys::power_off();
 }

@@ -3,12 +3,16 @@
 use std::ffi::CString;
 use std::io;
 
-/// Waits for any child until there is none.
-pub fn reap_until_alone() {
-    // SAFETY: a null status pointer is allowed.
-    while unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) } > 0
-        || io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-    {}
+/// Adopts and buries orphans until `child` has ended.
+pub fn reap_until(child: u32) {
+    loop {
+        // SAFETY: a null status pointer is allowed.
+        let ended = unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) };
+        let interrupted = io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
+        if ended == child as i32 || (ended < 0 && !interrupted) {
+            return;
+        }
+    }
 }
 
 /// Turns the machine off.

@@ -44,6 +44,8 @@ pub struct Delivered {
     pub asked_period_ms: f64,
     /// Run delay per burst, milliseconds.
     pub period_ms: f64,
+    /// For how much of the time the vCPU wanted to run, percent (of the time that the bursts span).
+    pub demand_pct: f64,
 }
 
 /// Starts the competitors of an experiment.
@@ -162,6 +164,7 @@ fn delivered_to(
         share_pct: 100.0 * delay_ns / (run_ns + delay_ns),
         asked_period_ms: on / 1e3,
         period_ms: delay_ns / bursts as f64 / 1e6,
+        demand_pct: 100.0 * (run_ns + delay_ns) / (bursts as f64 * (on + off) * 1e3),
     })
 }
 

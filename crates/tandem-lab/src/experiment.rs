@@ -57,6 +57,9 @@ pub struct Experiment {
     /// What is run and measured.
     #[serde(rename = "workload")]
     pub workloads: Vec<Workload>,
+    /// Do the figures depend on time? If not, disturbance from outside does not void them.
+    #[serde(default = "yes")]
+    pub timed: bool,
     /// Also report how exactly the contention was delivered.
     #[serde(default)]
     pub report_contention: bool,
@@ -166,6 +169,9 @@ pub enum Reduce {
 
 fn one() -> u64 {
     1
+}
+fn yes() -> bool {
+    true
 }
 fn ten() -> u32 {
     10

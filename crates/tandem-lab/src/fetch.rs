@@ -246,6 +246,7 @@ fn extract_vmlinux(root: &Path, release: &str, out: &Path) -> Result<(), LabErro
         .arg("-dc")
         .arg(&packed)
         .stdout(file)
+        .stderr(Stdio::null())
         .status()
         .map_err(LabError::io("run zstd on", &packed))?;
     let _ = fs::remove_file(&packed);

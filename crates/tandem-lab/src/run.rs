@@ -67,7 +67,7 @@ pub fn run(experiment: &Experiment, options: &RunOptions) -> Result<ExperimentRe
     let accel = match options.accel {
         AccelChoice::Kvm => Accel::Kvm,
         AccelChoice::Tcg => Accel::Tcg,
-        AccelChoice::Auto => try_kvm(&parts, &images, &progress),
+        AccelChoice::Auto => try_kvm(&parts, &images, &progress)?,
     };
 
     let mut result = new_result(&experiment, &parts, accel);
@@ -142,11 +142,19 @@ fn lock_machine(progress: &Progress) -> Result<File, LabError> {
     Ok(file)
 }
 
-/// Does a host with a working nested guest boot with hardware virtualisation? Found by trying.
-fn try_kvm(parts: &fetch::Parts, images: &image::Images, progress: &Progress) -> Accel {
+/// Does a host with a working nested guest boot with hardware virtualisation? Found by trying, once:
+/// the answer is kept in the cache.
+fn try_kvm(parts: &fetch::Parts, images: &image::Images, progress: &Progress) -> Result<Accel, LabError> {
     if File::options().read(true).write(true).open("/dev/kvm").is_err() {
-        return Accel::Tcg;
+        return Ok(Accel::Tcg);
     }
+    let known = cache::dir()?.join(format!("accel-{}", parts.kernel_release));
+    match std::fs::read_to_string(&known).as_deref() {
+        Ok("kvm") => return Ok(Accel::Kvm),
+        Ok("tcg") => return Ok(Accel::Tcg),
+        _ => {}
+    }
+    progress.step("trying hardware virtualisation (once; up to a minute)");
     let probe = "name='probe'\ntitle='p'\nmode='nested'\narms=['eevdf']\n[[vm]]\nname='a'\npins=[1]\n\
                  [[workload]]\nname='w'\nscript='true'\n";
     let works = || -> Result<(), LabError> {
@@ -155,10 +163,13 @@ fn try_kvm(parts: &fetch::Parts, images: &image::Images, progress: &Progress) ->
             tempfile::tempdir_in(cache::dir()?).map_err(LabError::io("create a folder in", cache::dir()?))?;
         Session::boot(parts, images, work.path(), &experiment, Accel::Kvm, progress)?.end()
     };
-    match works() {
+    let accel = match works() {
         Ok(()) => Accel::Kvm,
+        Err(LabError::Interrupted) => return Err(LabError::Interrupted),
         Err(_) => Accel::Tcg,
-    }
+    };
+    std::fs::write(&known, accel.name()).map_err(LabError::io("write", &known))?;
+    Ok(accel)
 }
 
 /// Order of arms in a repetition: forwards, then backwards, so that drift hits all alike.
@@ -347,7 +358,8 @@ fn fill(result: &mut ExperimentResult, experiment: &Experiment, measured: Measur
     result.compute_ratios(true);
     result.noise.insert("outer_wait_pct".into(), round1(measured.wait_pct));
     result.noise.insert("outer_steal_pct".into(), round1(measured.steal_pct));
-    if measured.wait_pct > noise::WAIT_LIMIT_PCT || measured.steal_pct > noise::STEAL_LIMIT_PCT {
+    let disturbed = measured.wait_pct > noise::WAIT_LIMIT_PCT || measured.steal_pct > noise::STEAL_LIMIT_PCT;
+    if experiment.timed && disturbed {
         result.verdict = RunVerdict::Inconclusive;
         result.reason = "something else used the machine".into();
     }
@@ -380,6 +392,7 @@ fn summary(delivered: &[(String, String, Delivered)]) -> Vec<Value> {
                 "arm": arm, "workload": workload, "vm": vm, "vcpu": vcpu,
                 "asked_share_pct": list[0].asked_share_pct, "share_pct": median(&list, |d| d.share_pct),
                 "asked_period_ms": list[0].asked_period_ms, "period_ms": median(&list, |d| d.period_ms),
+                "demand_pct": median(&list, |d| d.demand_pct),
             })
         })
         .collect()

@@ -109,7 +109,7 @@ pub fn print_result(title: &str, result: &ExperimentResult) {
     println!("{}", render(result, Style::Text));
     for d in result.details["contention"].as_array().into_iter().flatten() {
         println!(
-            "contention of {}'s vCPU {} during {} ({}): asked {} % for {} ms, delivered {} % for {} ms",
+            "contention of {}'s vCPU {} during {} ({}): asked {} % for {} ms, delivered {} % for {} ms (it wanted to run {} % of the time)",
             d["vm"].as_str().unwrap_or("?"),
             d["vcpu"],
             d["workload"].as_str().unwrap_or("?"),
@@ -117,7 +117,8 @@ pub fn print_result(title: &str, result: &ExperimentResult) {
             d["asked_share_pct"],
             d["asked_period_ms"],
             d["share_pct"],
-            d["period_ms"]
+            d["period_ms"],
+            d["demand_pct"]
         );
     }
 }
