@@ -60,6 +60,9 @@ pub enum GuestError {
     /// The statistics server could not start.
     #[error("cannot serve statistics: {0:#}")]
     Stats(anyhow::Error),
+    /// Nothing to report the cost of.
+    #[error("no run statistics of a guest scheduler: start one, and write 1 to /proc/sys/kernel/bpf_stats_enabled")]
+    NoStatistics,
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),

@@ -6,6 +6,7 @@
 //! process ends, however it ends.
 
 mod bpf;
+pub mod cost;
 pub mod error;
 pub mod model;
 pub mod options;

@@ -39,6 +39,10 @@ pub struct GuestCmd {
     #[arg(short, long, value_name = "US", default_value_t = 3000, value_parser = clap::value_parser!(u64).range(500..=100_000))]
     slice_us: u64,
 
+    /// Print what a running scheduler costs (JSON; needs kernel.bpf_stats_enabled); load nothing
+    #[arg(long, conflicts_with_all = ["stats", "monitor"])]
+    cost: bool,
+
     /// Log more; twice: everything, with libbpf's own messages
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -68,6 +72,10 @@ impl GuestCmd {
         tandem_guest::catch_termination();
         if let Some(interval) = self.monitor {
             tandem_guest::stats::monitor(interval, tandem_guest::termination_requested)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if self.cost {
+            println!("{}", serde_json::to_string(&tandem_guest::cost::read()?)?);
             return Ok(ExitCode::SUCCESS);
         }
         let options = GuestOptions {
