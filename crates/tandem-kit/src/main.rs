@@ -54,6 +54,9 @@ enum Workload {
     /// Packaged programs, with their output as JSON
     #[command(subcommand)]
     Run(run::Program),
+    /// Internal: removes what an ended kit left behind
+    #[command(name = run::GUARD_SUBCOMMAND, hide = true)]
+    Guard,
 }
 
 fn main() -> ExitCode {
@@ -70,6 +73,10 @@ fn main() -> ExitCode {
         Workload::Gaps(args) => gaps::run(&args),
         Workload::Calibrate(args) => calibrate::run(&args),
         Workload::Run(program) => run::run(&program),
+        Workload::Guard => {
+            run::watch_over_kit();
+            return ExitCode::SUCCESS;
+        }
     };
     match outcome.and_then(|report| print_report(&report)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -11,9 +11,6 @@ use std::sync::atomic::AtomicU32;
 /// CPU numbers are below this.
 pub const MAX_CPUS: usize = libc::CPU_SETSIZE as usize;
 
-/// Signals on which the kit takes its children down before it goes itself.
-const TERMINATION_SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-
 /// CLOCK_MONOTONIC in nanoseconds.
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -99,18 +96,15 @@ pub fn set_exact_timers() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
 
-/// Puts the child in a process group of its own, unblocks the signals that [`block_termination`] blocked, and has
-/// the kernel send it SIGTERM when this process dies by whatever means. (SIGTERM, so that a server takes its own
-/// workers along.) Must be spawned from the main thread: the kernel watches the spawning thread.
+/// Puts the child in a process group of its own and has the kernel send it SIGTERM when this process dies by
+/// whatever means. (SIGTERM, so that a server takes its own workers along.) Must be spawned from the main thread:
+/// the kernel watches the spawning thread.
 pub fn tie_to_parent(command: &mut Command) {
     let parent = std::process::id();
     command.process_group(0);
     // SAFETY: the closure runs between fork and exec and makes only async-signal-safe calls.
     unsafe {
         command.pre_exec(move || {
-            let mut set: libc::sigset_t = mem::zeroed();
-            libc::sigemptyset(&mut set);
-            check(libc::sigprocmask(libc::SIG_SETMASK, &set, ptr::null_mut()))?;
             check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong))?;
             // The parent may have died before the request was in place.
             if libc::getppid() as u32 != parent {
@@ -121,29 +115,23 @@ pub fn tie_to_parent(command: &mut Command) {
     }
 }
 
-/// Blocks the termination signals in the calling thread and in all threads that it creates later.
-pub fn block_termination() -> io::Result<()> {
-    // SAFETY: the set is initialised by sigemptyset before use.
-    check(unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &termination_set(), ptr::null_mut()) })
+/// Makes this process the parent of descendants whose own parent ends, so that [`reap_group`] can wait for them.
+pub fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1 as libc::c_ulong) })
 }
 
-/// Waits for a termination signal and returns its number. [`block_termination`] must have been called first.
-pub fn wait_for_termination() -> i32 {
-    let mut signal = 0;
-    // SAFETY: set and signal are valid for the call.
-    while unsafe { libc::sigwait(&termination_set(), &mut signal) } != 0 {}
-    signal
-}
-
-fn termination_set() -> libc::sigset_t {
-    // SAFETY: sigemptyset initialises the set; the signal numbers are valid.
-    unsafe {
-        let mut set: libc::sigset_t = mem::zeroed();
-        libc::sigemptyset(&mut set);
-        for signal in TERMINATION_SIGNALS {
-            libc::sigaddset(&mut set, signal);
+/// Waits until every child in the group has ended, including orphans that were adopted from it. To be called after
+/// [`kill_group`] and after the group's leader has been waited for.
+pub fn reap_group(group: u32) {
+    let Some(group) = i32::try_from(group).ok().filter(|&group| group > 1) else { return };
+    // A process is adopted before its parent can be waited for, so no child left means no process left.
+    loop {
+        // SAFETY: a null status pointer means that the status is not wanted.
+        let reaped = unsafe { libc::waitpid(-group, ptr::null_mut(), 0) };
+        if reaped == -1 && io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            return;
         }
-        set
     }
 }
 

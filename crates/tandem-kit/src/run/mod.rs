@@ -1,6 +1,7 @@
 //! `run`: packaged programs with fixed, sensible defaults, and their output as JSON.
 
 mod cyclictest;
+mod guard;
 mod hackbench;
 mod nginx;
 mod output;
@@ -38,8 +39,22 @@ pub enum Program {
     Pbzip2(pbzip2::Args),
 }
 
+/// The subcommand that the kit calls itself with, see [`watch_over_kit`].
+pub const GUARD_SUBCOMMAND: &str = guard::SUBCOMMAND;
+
+/// The kit's second process: waits for the end of the kit and removes what it left behind.
+pub fn watch_over_kit() {
+    guard::watch(std::io::stdin().lock());
+}
+
 pub fn run(program: &Program) -> Result<Value> {
-    process::clean_up_on_signals()?;
+    guard::start()?;
+    let report = run_program(program);
+    guard::stop();
+    report
+}
+
+fn run_program(program: &Program) -> Result<Value> {
     match program {
         Program::Hackbench(args) => hackbench::run(args),
         Program::Cyclictest(args) => cyclictest::run(args),

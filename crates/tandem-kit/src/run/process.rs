@@ -1,5 +1,5 @@
-//! Programs that the kit starts. None of them, nor any file made for them, outlives the kit: they are ended when
-//! their handle is dropped, when the kit gets a termination signal, and by the kernel when the kit is killed.
+//! Programs that the kit starts. None of them, nor any process or file that they made, outlives the kit: they are
+//! ended when their handle is dropped, and by the guard when the kit itself ends before that.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 
+use super::guard;
 use crate::crew::lock;
 use crate::sys;
 
@@ -27,35 +28,6 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How often the state of a program is looked at once its output has ended.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Process groups and directories to remove when the kit has to go.
-static LEFT_OVERS: Mutex<LeftOvers> = Mutex::new(LeftOvers { groups: Vec::new(), dirs: Vec::new() });
-
-struct LeftOvers {
-    groups: Vec<u32>,
-    dirs: Vec<PathBuf>,
-}
-
-/// Has SIGINT, SIGTERM and SIGHUP end all programs and remove all private directories before the kit itself ends.
-/// To be called before any other thread is created, because threads inherit the blocked signals.
-pub fn clean_up_on_signals() -> Result<()> {
-    sys::block_termination().context("cannot block signals")?;
-    thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(|| {
-            let signal = sys::wait_for_termination();
-            // Held until the end, so that nothing new is started in between.
-            let left = lock(&LEFT_OVERS);
-            left.groups.iter().for_each(|&group| sys::kill_group(group));
-            for dir in &left.dirs {
-                // Best effort: there is nobody left to tell.
-                let _ = std::fs::remove_dir_all(dir);
-            }
-            std::process::exit(128 + signal);
-        })
-        .context("cannot create the signal thread")?;
-    Ok(())
-}
-
 /// A directory of this run alone.
 pub struct PrivateDir {
     dir: tempfile::TempDir,
@@ -63,12 +35,11 @@ pub struct PrivateDir {
 
 impl PrivateDir {
     pub fn new() -> Result<Self> {
-        let mut left = lock(&LEFT_OVERS);
         let dir = tempfile::Builder::new()
             .prefix("tandem-kit-")
             .tempdir()
             .with_context(|| format!("cannot create a directory in {}", std::env::temp_dir().display()))?;
-        left.dirs.push(dir.path().to_owned());
+        guard::note_dir(dir.path())?;
         Ok(PrivateDir { dir })
     }
 
@@ -139,13 +110,9 @@ impl Running {
         let out = if stdout == Stdout::Kept { Stdio::piped() } else { Stdio::null() };
         command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(out).stderr(Stdio::piped());
         sys::tie_to_parent(&mut command);
+        sys::adopt_orphans().context("cannot become the reaper of orphans")?;
         let started = Instant::now();
-        let mut child = {
-            let mut left = lock(&LEFT_OVERS);
-            let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
-            left.groups.push(child.id());
-            child
-        };
+        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         let (sender, ended_streams) = mpsc::channel();
         let (out, err) = (child.stdout.take(), child.stderr.take());
         // From here on `Drop` ends the program, whatever fails.
@@ -158,6 +125,7 @@ impl Running {
             ended_streams,
             reaped: false,
         };
+        guard::note_group(running.child.id())?;
         if let Some(stream) = out {
             read_in_background(stream, &running.stdout, sender.clone())?;
         }
@@ -210,16 +178,16 @@ impl Running {
         Ok(true)
     }
 
-    /// Ends what is left of the process group, then takes the exit status. In this order: until the leader is
-    /// reaped, the group's number cannot belong to anyone else.
+    /// Ends what is left of the process group and waits until all of it is gone, then takes the exit status.
     fn reap(&mut self) -> Result<ExitStatus> {
-        let mut left = lock(&LEFT_OVERS);
         let group = self.child.id();
         sys::kill_group(group);
+        // Before the leader is reaped: after that the number may belong to others. A guard that is gone has
+        // forgotten already.
+        let _ = guard::forget_group(group);
         let status = self.child.wait().with_context(|| format!("cannot wait for {}", self.name))?;
-        left.groups.retain(|&other| other != group);
+        sys::reap_group(group);
         self.reaped = true;
-        drop(left);
         // Everything that could write is gone: the readers are about to see the end.
         while self.ended_streams.recv_timeout(GRACE).is_ok() {}
         Ok(status)
@@ -306,9 +274,8 @@ mod tests {
     #[test]
     fn background_children_do_not_survive_their_leader() {
         let output = shell("sleep 1000 >/dev/null 2>&1 & echo $!", LONG).unwrap();
-        let status = std::fs::read_to_string(format!("/proc/{}/stat", output.stdout.trim()));
-        // Killed: gone, or a zombie until whoever adopted it has reaped it.
-        assert!(status.map_or(true, |stat| stat.contains(") Z ")), "the background child still runs");
+        let process = format!("/proc/{}", output.stdout.trim());
+        assert!(!Path::new(&process).exists(), "the background child still exists");
     }
 
     #[test]
