@@ -25,6 +25,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "contention-4-16",
     "contention-2-2",
     "cost",
+    "series",
     "test-load",
     "test-faults",
     "test-hotplug",

@@ -36,6 +36,9 @@ pub struct Experiment {
     /// Repetitions of each arm.
     #[serde(default = "ten")]
     pub reps: u32,
+    /// How often everything is booted anew; every boot runs all repetitions.
+    #[serde(default = "once")]
+    pub boots: u32,
     /// Schedulers to compare; the first is the baseline.
     pub arms: Vec<String>,
     /// Commands of arms other than `eevdf` and `tandem`.
@@ -173,6 +176,9 @@ fn one() -> u64 {
 fn yes() -> bool {
     true
 }
+fn once() -> u32 {
+    1
+}
 fn ten() -> u32 {
     10
 }
@@ -222,8 +228,8 @@ impl Experiment {
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.arms.is_empty() || self.workloads.is_empty() || self.reps == 0 {
-            return Err("needs at least one arm, one [[workload]] and one repetition".into());
+        if self.arms.is_empty() || self.workloads.is_empty() || self.reps == 0 || self.boots == 0 {
+            return Err("needs at least one arm, one [[workload]], one repetition and one boot".into());
         }
         for arm in &self.arms {
             if arm != KERNEL_ARM && self.command(arm).is_none_or(|command| command.is_empty()) {

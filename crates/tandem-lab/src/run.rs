@@ -51,6 +51,7 @@ struct Measured {
     wait_pct: f64,
     steal_pct: f64,
     boot_s: f64,
+    boots: u32,
 }
 
 /// Runs an experiment to a result. Failures of the software under test are results too.
@@ -71,40 +72,94 @@ pub fn run(experiment: &Experiment, options: &RunOptions) -> Result<ExperimentRe
     };
 
     let mut result = new_result(&experiment, &parts, accel);
-    loop {
-        let work =
-            tempfile::tempdir_in(cache::dir()?).map_err(LabError::io("create a folder in", cache::dir()?))?;
+    result.attempts = 0;
+    let rig = Rig { parts, images, accel, experiment, verbose: options.verbose };
+    let mut measured = Measured::default();
+    for boot in 1..=rig.experiment.boots {
+        if rig.experiment.boots > 1 {
+            progress.step(&format!("boot {boot} of {}", rig.experiment.boots));
+        }
+        match rig.deliver(&mut result, &progress)? {
+            Some(one) => measured.merge(one),
+            None => return Ok(result),
+        }
+    }
+    fill(&mut result, &rig.experiment, measured);
+    Ok(result)
+}
+
+/// What every boot of a run needs.
+struct Rig {
+    parts: fetch::Parts,
+    images: image::Images,
+    accel: Accel,
+    experiment: Experiment,
+    verbose: bool,
+}
+
+impl Rig {
+    /// Boots and measures until the rig delivers; `None` if it never does, or if what is tested fails,
+    /// with the reason in the result.
+    fn deliver(
+        &self,
+        result: &mut ExperimentResult,
+        progress: &Progress,
+    ) -> Result<Option<Measured>, LabError> {
+        let mut failures = 0;
+        loop {
+            result.attempts += 1;
+            match self.attempt(progress) {
+                Ok(measured) => return Ok(Some(measured)),
+                Err(LabError::Rig(reason)) => {
+                    failures += 1;
+                    result.rig_failures += 1;
+                    progress.step(&format!("rig failure {failures}: {reason}"));
+                    if failures == ATTEMPTS {
+                        result.verdict = RunVerdict::Inconclusive;
+                        result.reason = format!("the rig failed {ATTEMPTS} times in a row, last: {reason}");
+                        return Ok(None);
+                    }
+                }
+                Err(LabError::UnderTest(reason)) => {
+                    result.verdict = RunVerdict::Failed;
+                    result.reason = reason;
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn attempt(&self, progress: &Progress) -> Result<Measured, LabError> {
+        let cache = cache::dir()?;
+        let work = tempfile::tempdir_in(&cache).map_err(LabError::io("create a folder in", &cache))?;
         let mut measured = Measured::default();
         let booting = Instant::now();
-        let attempt = Session::boot(&parts, &images, work.path(), &experiment, accel, &progress).and_then(
-            |mut session| {
-                measured.boot_s = booting.elapsed().as_secs_f64();
-                let outcome = measure(&mut session, &experiment, &mut measured, &progress);
-                conclude(session, outcome, options.verbose)
-            },
-        );
-        match attempt {
-            Ok(()) => {
-                fill(&mut result, &experiment, measured);
-                return Ok(result);
-            }
-            Err(LabError::Rig(reason)) => {
-                result.rig_failures += 1;
-                progress.step(&format!("rig failure in attempt {}: {reason}", result.attempts));
-                if result.attempts == ATTEMPTS {
-                    result.verdict = RunVerdict::Inconclusive;
-                    result.reason = format!("the rig failed {ATTEMPTS} times, last: {reason}");
-                    return Ok(result);
-                }
-                result.attempts += 1;
-            }
-            Err(LabError::UnderTest(reason)) => {
-                result.verdict = RunVerdict::Failed;
-                result.reason = reason;
-                return Ok(result);
-            }
-            Err(error) => return Err(error),
+        let mut session =
+            Session::boot(&self.parts, &self.images, work.path(), &self.experiment, self.accel, progress)?;
+        measured.boot_s = booting.elapsed().as_secs_f64();
+        let outcome = measure(&mut session, &self.experiment, &mut measured, progress);
+        conclude(session, outcome, self.verbose)?;
+        Ok(measured)
+    }
+}
+
+impl Measured {
+    /// Adds the measurements of another boot.
+    fn merge(&mut self, other: Self) {
+        for (key, samples) in other.samples {
+            self.samples.entry(key).or_default().extend(samples);
         }
+        for (key, windows) in other.windows {
+            self.windows.entry(key).or_default().extend(windows);
+        }
+        self.delivered.extend(other.delivered);
+        self.scheduler_output.extend(other.scheduler_output);
+        self.facts = other.facts.or(self.facts.take());
+        self.wait_pct = self.wait_pct.max(other.wait_pct);
+        self.steal_pct = self.steal_pct.max(other.steal_pct);
+        self.boot_s = other.boot_s;
+        self.boots += 1;
     }
 }
 
@@ -343,6 +398,14 @@ fn fill(result: &mut ExperimentResult, experiment: &Experiment, measured: Measur
                     metric.push(arm, reduce(windows, reference, how));
                 }
             }
+        }
+    }
+    if experiment.boots > 1 {
+        // The same for all arms: it is the lab that is judged.
+        for arm in &experiment.arms {
+            result.metric_mut("boots with a result", "", Better::Higher).push(arm, f64::from(measured.boots));
+            let retries = f64::from(result.rig_failures);
+            result.metric_mut("retries in all", "", Better::Lower).push(arm, retries);
         }
     }
     if experiment.report_contention {

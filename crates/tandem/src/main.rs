@@ -35,6 +35,9 @@ fn with_alias(mut args: Vec<OsString>) -> Vec<OsString> {
     args
 }
 
+/// Exit status after Ctrl-C, as shells have it.
+const INTERRUPTED: u8 = 130;
+
 fn main() -> ExitCode {
     let cli = Cli::parse_from(with_alias(std::env::args_os().collect()));
     let verbose = match &cli.command {
@@ -49,7 +52,10 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         eprintln!("tandem: {error:#}");
-        ExitCode::FAILURE
+        match error.downcast_ref() {
+            Some(tandem_lab::LabError::Interrupted) => ExitCode::from(INTERRUPTED),
+            _ => ExitCode::FAILURE,
+        }
     })
 }
 
