@@ -196,8 +196,8 @@ impl Experiment {
     /// What is wrong, and where.
     pub fn parse(text: &str, origin: &str) -> Result<Self, LabError> {
         let experiment: Self = toml::from_str(text).map_err(|error| {
-            let line =
-                error.span().map_or(0, |span| text[..span.start.min(text.len())].lines().count().max(1));
+            let start = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
             LabError::Experiment {
                 origin: origin.into(),
                 message: format!("line {line}: {}", error.message()),

@@ -47,11 +47,8 @@ impl Queue {
     /// Runs the earliest deadline for its request, rounded up to the tick.
     fn step(&mut self, by_deadline: bool) {
         let total: u64 = self.tasks.iter().map(|t| u64::from(t.weight)).sum();
-        let pick = if by_deadline {
-            (0..self.tasks.len()).min_by_key(|&i| self.tasks[i].deadline).unwrap()
-        } else {
-            (0..self.tasks.len()).min_by_key(|&i| self.tasks[i].waited_since).unwrap()
-        };
+        let order = |task: &Task| if by_deadline { task.deadline } else { task.waited_since };
+        let pick = (0..self.tasks.len()).min_by_key(|&i| order(&self.tasks[i])).unwrap_or(0);
         let now = self.now;
         let task = &mut self.tasks[pick];
         let ran = task.request.div_ceil(TICK_NS) * TICK_NS;
