@@ -2,6 +2,8 @@
 //! with the same number; requests are served side by side. The host's agent passes on what is
 //! addressed to one of its guests.
 
+pub mod signature;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -91,11 +93,13 @@ pub enum Op {
     },
     /// Run time and run delay of all vCPU threads (host only); replies with a list of [`VcpuStat`].
     VcpuStats,
-    /// Sets a guest's bandwidth, in microseconds per period (host only).
+    /// Sets the bandwidth of a guest or of one of its vCPUs (host only).
     CpuMax {
         /// Its name.
         name: String,
-        /// Value for `cpu.max`.
+        /// One vCPU; none: the whole guest, emulator threads included.
+        vcpu: Option<usize>,
+        /// Value for `cpu.max`: microseconds of run time, and of the period.
         value: String,
     },
     /// Starts real-time competitors (host only).
@@ -199,6 +203,9 @@ pub struct RtStat {
     pub cpu: usize,
     /// Bursts so far.
     pub bursts: u64,
+    /// Length of these bursts before compensation, nanoseconds: with random lengths it is this sum, not
+    /// the mean that was asked for, that a short measurement must be held against.
+    pub asked_ns: u64,
     /// Busy time so far, nanoseconds.
     pub busy_ns: u64,
 }

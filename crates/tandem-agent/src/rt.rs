@@ -19,6 +19,7 @@ struct Shared {
     stop: AtomicBool,
     compensation_ns: AtomicU64,
     bursts: AtomicU64,
+    asked_ns: AtomicU64,
     busy_ns: AtomicU64,
 }
 
@@ -69,6 +70,7 @@ impl Competitors {
         let of = |c: &Competitor| RtStat {
             cpu: c.cpu,
             bursts: c.shared.bursts.load(Ordering::Relaxed),
+            asked_ns: c.shared.asked_ns.load(Ordering::Relaxed),
             busy_ns: c.shared.busy_ns.load(Ordering::Relaxed),
         };
         self.0.iter().map(of).collect()
@@ -107,12 +109,12 @@ fn compete(shared: &Shared, spec: &RtSpec, index: usize, origin_ns: u64) {
         if turn == index {
             let burst =
                 on_ns.saturating_sub(shared.compensation_ns.load(Ordering::Relaxed)).max(BURST_MIN_NS);
-            let started = woken.max(begin.min(woken));
             while sys::now_ns() < begin + burst {
                 std::hint::spin_loop();
             }
             shared.bursts.fetch_add(1, Ordering::Relaxed);
-            shared.busy_ns.fetch_add(sys::now_ns() - started, Ordering::Relaxed);
+            shared.asked_ns.fetch_add(on_ns, Ordering::Relaxed);
+            shared.busy_ns.fetch_add(sys::now_ns() - woken, Ordering::Relaxed);
         }
         begin += on_ns + off_ns;
         // After a hold-up of the whole machine the grid goes on from now: no catching up in one long burst.

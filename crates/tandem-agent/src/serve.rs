@@ -91,7 +91,8 @@ impl Agent {
         };
         if request.target != self.name {
             // Our own guests' lines are passed on as they are; replies come back the same way.
-            if let Err(error) = lock(&self.guests).send(&request.target, line) {
+            let last = matches!(request.op, Op::PowerOff);
+            if let Err(error) = lock(&self.guests).send(&request.target, line, last) {
                 self.reply(request.id, Err(error));
             }
             return true;
@@ -156,7 +157,9 @@ impl Agent {
             }
             Op::Console { name } => vm::console(&name).map(|text| json!(text)),
             Op::VcpuStats => to_value(serde_json::to_value(lock(&self.guests).vcpu_stats())),
-            Op::CpuMax { name, value } => lock(&self.guests).cpu_max(&name, &value).map(|()| Value::Null),
+            Op::CpuMax { name, vcpu, value } => {
+                lock(&self.guests).cpu_max(&name, vcpu, &value).map(|()| Value::Null)
+            }
             Op::RtStart(spec) => lock(&self.competitors).start(&spec).map(|()| Value::Null),
             Op::RtCompensate { cpu, compensation_ns } => {
                 lock(&self.competitors).compensate(cpu, compensation_ns);

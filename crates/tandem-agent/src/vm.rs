@@ -7,11 +7,14 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tandem_agent::{VcpuStat, VmSpec, PORT_NAME};
+use tandem_agent::{signature, VcpuStat, VmSpec, PORT_NAME};
 
 const CONSOLE_TAIL: i64 = 16 << 10;
+/// How often guests' consoles are looked at.
+const CONSOLE_PAUSE: Duration = Duration::from_millis(500);
 const CGROUP: &str = "/sys/fs/cgroup";
 
 /// Where replies of guests go: the line to the lab.
@@ -20,6 +23,8 @@ pub type Uplink = Arc<Mutex<File>>;
 struct Vm {
     qemu: Child,
     line: UnixStream,
+    /// It was told to power off: its line may close.
+    ending: Arc<AtomicBool>,
 }
 
 /// All guests by name.
@@ -55,16 +60,18 @@ impl Guests {
             }
         };
         let reader = line.try_clone().map_err(|error| format!("line to {}: {error}", spec.name))?;
-        pass_on(reader, Arc::clone(uplink));
+        let ending = Arc::new(AtomicBool::new(false));
+        pass_on(reader, Arc::clone(uplink), spec.name.clone(), Arc::clone(&ending));
         watch_console(spec.name.clone());
         let pid = qemu.id();
-        self.0.insert(spec.name.clone(), Vm { qemu, line });
+        self.0.insert(spec.name.clone(), Vm { qemu, line, ending });
         pin_vcpus(pid, spec, deadline)
     }
 
-    /// Sends a request line to a guest.
-    pub fn send(&mut self, name: &str, line: &str) -> Result<(), String> {
+    /// Sends a request line to a guest; `last`: it asks the guest to power off.
+    pub fn send(&mut self, name: &str, line: &str, last: bool) -> Result<(), String> {
         let vm = self.0.get_mut(name).ok_or_else(|| format!("no guest {name:?}"))?;
+        vm.ending.fetch_or(last, Ordering::Relaxed);
         if !matches!(vm.qemu.try_wait(), Ok(None)) {
             return Err(format!("guest {name} is dead"));
         }
@@ -100,18 +107,36 @@ impl Guests {
         stats
     }
 
-    /// Puts a guest in a cgroup of its own with this `cpu.max`.
-    pub fn cpu_max(&self, name: &str, value: &str) -> Result<(), String> {
+    /// Puts a guest in a cgroup of its own, and if asked one vCPU thread in a group below, with this `cpu.max`.
+    pub fn cpu_max(&self, name: &str, vcpu: Option<usize>, value: &str) -> Result<(), String> {
         let vm = self.0.get(name).ok_or_else(|| format!("no guest {name:?}"))?;
         let group = format!("{CGROUP}/{name}");
-        let write =
-            |path: String, text: &str| fs::write(&path, text).map_err(|error| format!("{path}: {error}"));
-        write(format!("{CGROUP}/cgroup.subtree_control"), "+cpu")?;
-        if !Path::new(&group).exists() {
-            fs::create_dir(&group).map_err(|error| format!("{group}: {error}"))?;
-        }
-        write(format!("{group}/cgroup.procs"), &vm.qemu.id().to_string())?;
-        write(format!("{group}/cpu.max"), value)
+        write_file(&format!("{CGROUP}/cgroup.subtree_control"), "+cpu")?;
+        create_group(&group)?;
+        write_file(&format!("{group}/cgroup.procs"), &vm.qemu.id().to_string())?;
+        let Some(vcpu) = vcpu else { return write_file(&format!("{group}/cpu.max"), value) };
+        let (_, tid) = vcpu_threads(vm.qemu.id())
+            .into_iter()
+            .find(|(number, _)| *number == vcpu)
+            .ok_or_else(|| format!("guest {name} has no vCPU {vcpu}"))?;
+        let below = format!("{group}/vcpu{vcpu}");
+        create_group(&below)?;
+        // Threads of one process in different groups: only threaded groups may.
+        write_file(&format!("{below}/cgroup.type"), "threaded")?;
+        write_file(&format!("{group}/cgroup.subtree_control"), "+cpu")?;
+        write_file(&format!("{below}/cgroup.threads"), &tid.to_string())?;
+        write_file(&format!("{below}/cpu.max"), value)
+    }
+}
+
+fn write_file(path: &str, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("{path}: {error}"))
+}
+
+fn create_group(path: &str) -> Result<(), String> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(format!("{path}: {error}")),
+        _ => Ok(()),
     }
 }
 
@@ -190,8 +215,8 @@ fn pin_vcpus(pid: u32, spec: &VmSpec, deadline: Instant) -> Result<(), String> {
     Ok(())
 }
 
-/// Replies of a guest travel up unchanged.
-fn pass_on(line: UnixStream, uplink: Uplink) {
+/// Replies of a guest travel up unchanged. Nobody must wait for the replies of a guest that is gone.
+fn pass_on(line: UnixStream, uplink: Uplink, name: String, ending: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         for reply in BufReader::new(line).lines().map_while(Result::ok) {
             let mut up = uplink.lock().unwrap_or_else(PoisonError::into_inner);
@@ -199,46 +224,53 @@ fn pass_on(line: UnixStream, uplink: Uplink) {
                 return;
             }
         }
+        if !ending.load(Ordering::Relaxed) {
+            // Its kernel's last words explain more than this line: let them be repeated first.
+            std::thread::sleep(CONSOLE_PAUSE * 2);
+            println!("{}{name}: AGENT-FAILED the guest ended unasked", signature::GUEST_PREFIX);
+        }
     });
 }
-
-/// What a kernel prints when it is in trouble. The lab's own list decides; this one only selects lines.
-const TROUBLE: [&str; 9] = [
-    "Oops",
-    "Kernel panic",
-    "BUG:",
-    "soft lockup",
-    "rcu: INFO",
-    "general protection fault",
-    "blocked for more than",
-    "unable to handle",
-    "sched_ext:",
-];
 
 /// Repeats suspicious lines of a guest's console on this machine's own, where the lab looks.
 fn watch_console(name: String) {
     std::thread::spawn(move || {
-        let Ok(file) = File::open(console_path(&name)) else { return };
+        let socket = format!("/run/vm-{name}.sock");
+        let open = || File::open(console_path(&name)).ok();
+        // QEMU makes the file at about the same time as the socket.
+        let file = (0..100).find_map(|_| {
+            open().or_else(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                None
+            })
+        });
+        let Some(file) = file else {
+            println!("AGENT-WARNING no console of {name}");
+            return;
+        };
         let mut reader = BufReader::new(file);
         let mut line = Vec::new();
         loop {
-            match reader.read_until(b'\n', &mut line) {
-                Ok(0) | Err(_) => {
-                    std::thread::sleep(Duration::from_millis(500));
-                    if !Path::new(&format!("/run/vm-{name}.sock")).exists() {
-                        return;
-                    }
-                }
-                Ok(_) if line.ends_with(b"\n") => {
-                    let text = String::from_utf8_lossy(&line).trim().to_string();
-                    if TROUBLE.iter().any(|sign| text.contains(sign)) {
-                        println!("GUEST {name}: {text}");
-                    }
+            // Looked at before reading: the last words are written before the socket goes.
+            let last = !Path::new(&socket).exists();
+            while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+                // A partial line: the rest comes with the next read.
+                if line.ends_with(b"\n") {
+                    repeat_if_trouble(&name, &line);
                     line.clear();
                 }
-                // A partial line: the rest comes with the next read.
-                Ok(_) => {}
             }
+            if last {
+                return repeat_if_trouble(&name, &line);
+            }
+            std::thread::sleep(CONSOLE_PAUSE);
         }
     });
+}
+
+fn repeat_if_trouble(name: &str, line: &[u8]) {
+    let text = String::from_utf8_lossy(line);
+    if signature::is_trouble(&text) {
+        println!("{}{name}: {}", signature::GUEST_PREFIX, text.trim());
+    }
 }

@@ -2,6 +2,14 @@
 
 use crate::LabError;
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// Begins the name of a folder that one run of the lab works in.
+const WORK_PREFIX: &str = "run.";
+
+/// What the lab puts into its folder. Nothing else is ever removed: the folder is the user's choice.
+const ENTRIES: [&str; 9] =
+    ["apt", "qemu", "programs", "kernel", "vmlinux", "vmlinux.packed", "parts.done", "packages", "accel"];
 
 /// Folder of downloads and images.
 ///
@@ -24,12 +32,79 @@ pub(crate) fn create(dir: &Path) -> Result<(), LabError> {
     std::fs::create_dir_all(dir).map_err(LabError::io("create", dir))
 }
 
-/// Removes everything the lab has downloaded and built.
+/// A folder for one run, removed at its end. What killed runs have left goes now; the caller holds the
+/// machine's lock, so no other run is under way.
+pub(crate) fn work_dir() -> Result<TempDir, LabError> {
+    let dir = dir()?;
+    for left_over in entries(&dir)?.filter(|path| name_of(path).starts_with(WORK_PREFIX)) {
+        // If it cannot go, it does no harm but to the disk.
+        let _ = std::fs::remove_dir_all(left_over);
+    }
+    tempfile::Builder::new()
+        .prefix(WORK_PREFIX)
+        .tempdir_in(&dir)
+        .map_err(LabError::io("create a folder in", dir))
+}
+
+/// Removes everything the lab has downloaded and built, and the folder if nothing else is in it.
 ///
 /// # Errors
-/// The folder cannot be removed.
+/// Something cannot be removed.
 pub fn clean() -> Result<PathBuf, LabError> {
     let dir = dir()?;
-    std::fs::remove_dir_all(&dir).map_err(LabError::io("remove", &dir))?;
+    clean_at(&dir)?;
     Ok(dir)
+}
+
+fn clean_at(dir: &Path) -> Result<(), LabError> {
+    for path in entries(dir)?.filter(|path| is_ours(&name_of(path))) {
+        let removed =
+            if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        removed.map_err(LabError::io("remove", path))?;
+    }
+    match std::fs::remove_dir(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::DirectoryNotEmpty => {
+            Err(LabError::io("remove", dir)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_ours(name: &str) -> bool {
+    let image = (name.starts_with("guest-") || name.starts_with("host-"))
+        && (name.ends_with(".cpio") || name.ends_with(".partial"));
+    ENTRIES.contains(&name) || name.starts_with("accel-") || name.starts_with(WORK_PREFIX) || image
+}
+
+fn entries(dir: &Path) -> Result<impl Iterator<Item = PathBuf>, LabError> {
+    let listed = std::fs::read_dir(dir).map_err(LabError::io("read", dir))?;
+    Ok(listed.flatten().map(|entry| entry.path()))
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_ours_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = dir.path().join("cache");
+        std::fs::create_dir_all(cache.join("qemu/usr")).unwrap();
+        for name in ["vmlinux", "parts.done", "guest-7.2-1.cpio", "host-notes.txt", "thesis.tex"] {
+            std::fs::write(cache.join(name), "x").unwrap();
+        }
+        clean_at(&cache).unwrap();
+        let mut left: Vec<_> = entries(&cache).unwrap().map(|path| name_of(&path)).collect();
+        left.sort();
+        assert_eq!(left, ["host-notes.txt", "thesis.tex"]);
+        for name in left {
+            std::fs::remove_file(cache.join(name)).unwrap();
+        }
+        clean_at(&cache).unwrap();
+        assert!(!cache.exists());
+    }
 }

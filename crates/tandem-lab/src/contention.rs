@@ -4,10 +4,11 @@
 //! timer. The cost is measured from the host's own accounting (run delay of the vCPU thread per burst,
 //! with the guest spinning) and taken off the bursts, until delay per burst is what was asked for.
 
-use crate::experiment::{Contention, Experiment};
+use crate::experiment::{Contention, Experiment, Vm};
 use crate::link::Link;
-use crate::LabError;
+use crate::{sys, LabError};
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tandem_agent::{Op, RtSpec, RtStat, VcpuStat, SELF};
 
@@ -15,6 +16,9 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Rounds of calibration, and how long each measures.
 const ROUNDS: usize = 4;
 const MEASURE: Duration = Duration::from_millis(1200);
+/// Longer than any calibration (the kit's own limit is higher).
+const SPIN_S: &str = "600";
+const SIGTERM: i32 = 15;
 /// Good enough: relative error of the delay per burst.
 const TOLERANCE: f64 = 0.01;
 
@@ -42,25 +46,136 @@ pub struct Delivered {
     pub share_pct: f64,
     /// Mean inactive period that was asked for, milliseconds.
     pub asked_period_ms: f64,
+    /// Mean length of the bursts that were drawn: differs from what was asked for if lengths are random.
+    pub drawn_period_ms: f64,
     /// Run delay per burst, milliseconds.
     pub period_ms: f64,
     /// For how much of the time the vCPU wanted to run, percent (of the time that the bursts span).
     pub demand_pct: f64,
 }
 
-/// Starts the competitors of an experiment.
-pub fn start(link: &mut Link, experiment: &Experiment) -> Result<(), LabError> {
-    for contention in &experiment.contention {
-        let spec = RtSpec {
-            cpus: contention.cpus.clone(),
-            on_us: contention.on_us,
-            off_us: contention.off_us,
-            seed: contention.seed.map(|seed| seed ^ experiment.seed),
-            swap_ms: contention.swap_ms,
-        };
-        link.ask(SELF, Op::RtStart(spec), LIMIT)?;
+/// The competitors of a session: which are at work, and what their bursts are shortened by.
+#[derive(Debug, Default)]
+pub struct Contenders {
+    active: BTreeSet<usize>,
+    /// By place of the contention in the file, and CPU: the cost of a switch depends on both.
+    compensation_ns: BTreeMap<(usize, usize), u64>,
+}
+
+impl Contenders {
+    /// Makes exactly `wanted` (places in the file) compete, with their compensation.
+    pub fn activate(
+        &mut self,
+        link: &mut Link,
+        experiment: &Experiment,
+        wanted: BTreeSet<usize>,
+    ) -> Result<(), LabError> {
+        if self.active == wanted {
+            return Ok(());
+        }
+        link.ask(SELF, Op::RtStop, LIMIT)?;
+        self.active.clear();
+        for &index in &wanted {
+            let Some(contention) = experiment.contention.get(index) else { continue };
+            link.ask(SELF, Op::RtStart(spec_of(contention, experiment.seed)), LIMIT)?;
+            for &cpu in &contention.cpus {
+                let compensation_ns = self.compensation_ns.get(&(index, cpu)).copied().unwrap_or(0);
+                link.ask(SELF, Op::RtCompensate { cpu, compensation_ns }, LIMIT)?;
+            }
+        }
+        self.active = wanted;
+        Ok(())
     }
-    Ok(())
+
+    /// What was delivered between two moments by the competitors that are at work.
+    pub fn delivered(&self, experiment: &Experiment, before: &Truth, after: &Truth) -> Vec<Delivered> {
+        let on = |cpu| alone_on(experiment.vms.iter(), cpu);
+        self.active.iter().flat_map(|&index| delivered(experiment, index, on, before, after)).collect()
+    }
+
+    /// Adjusts the bursts for every set of competitors that some workload meets, with vCPUs kept busy
+    /// meanwhile; from then on the compensation stays as it is.
+    pub fn calibrate(&mut self, link: &mut Link, experiment: &Experiment) -> Result<(), LabError> {
+        let sets: BTreeSet<_> =
+            experiment.workloads.iter().map(|workload| experiment.contention_of(workload)).collect();
+        let sets: Vec<_> = sets.into_iter().filter(|set| !set.is_empty()).collect();
+        if sets.is_empty() {
+            return Ok(());
+        }
+        let spinners = start_spinners(link, experiment)?;
+        for set in sets {
+            self.activate(link, experiment, set)?;
+            // Guests and competitors settle.
+            pause(Duration::from_millis(500))?;
+            for _ in 0..ROUNDS {
+                if self.round(link, experiment)? {
+                    break;
+                }
+            }
+        }
+        for (vm, handle) in spinners {
+            link.ask(&vm, Op::Stop { handle, signal: SIGTERM, timeout_s: 5.0 }, LIMIT)?;
+        }
+        Ok(())
+    }
+
+    /// One round: measures, corrects; true if nothing was to be corrected.
+    fn round(&mut self, link: &mut Link, experiment: &Experiment) -> Result<bool, LabError> {
+        let before = truth(link)?;
+        pause(MEASURE)?;
+        let after = truth(link)?;
+        let mut settled = true;
+        for index in self.active.clone() {
+            let on = |cpu| witness(experiment, cpu);
+            for delivered in delivered(experiment, index, on, &before, &after) {
+                let cost_ms = delivered.period_ms - delivered.drawn_period_ms;
+                if (cost_ms / delivered.drawn_period_ms).abs() <= TOLERANCE {
+                    continue;
+                }
+                settled = false;
+                let slot = self.compensation_ns.entry((index, delivered.cpu)).or_default();
+                *slot = slot.saturating_add_signed((cost_ms * 1e6) as i64);
+                let op = Op::RtCompensate { cpu: delivered.cpu, compensation_ns: *slot };
+                link.ask(SELF, op, LIMIT)?;
+            }
+        }
+        Ok(settled)
+    }
+}
+
+fn spec_of(contention: &Contention, seed: u64) -> RtSpec {
+    RtSpec {
+        cpus: contention.cpus.clone(),
+        on_us: contention.on_us,
+        off_us: contention.off_us,
+        seed: contention.seed.map(|own| own ^ seed),
+        swap_ms: contention.swap_ms,
+    }
+}
+
+/// One thread per vCPU in every guest that is looked at, until stopped.
+fn start_spinners(link: &mut Link, experiment: &Experiment) -> Result<Vec<(String, u64)>, LabError> {
+    let mut spinners = Vec::new();
+    let contended = || experiment.contention.iter().flat_map(|contention| &contention.cpus);
+    let looked_at =
+        |vm: &&Vm| contended().any(|&cpu| witness(experiment, cpu).is_some_and(|(n, _)| n == vm.name));
+    for vm in experiment.vms.iter().filter(looked_at) {
+        let threads = vm.pins.len().to_string();
+        let argv = ["tandem-kit", "spin", "--threads", &threads, "--secs", SPIN_S].map(str::to_string);
+        let handle = link.ask_for(&vm.name, Op::Spawn { argv: argv.to_vec() }, LIMIT)?;
+        spinners.push((vm.name.clone(), handle));
+    }
+    Ok(spinners)
+}
+
+/// Sleeps, but not through an interruption.
+fn pause(time: Duration) -> Result<(), LabError> {
+    std::thread::sleep(time);
+    if sys::termination_requested() {
+        Err(LabError::Interrupted)
+    } else {
+        Ok(())
+    }
 }
 
 /// Reads the host's accounting.
@@ -71,68 +186,35 @@ pub fn truth(link: &mut Link) -> Result<Truth, LabError> {
     })
 }
 
-/// Adjusts the bursts. Every vCPU on a contended CPU is kept busy meanwhile.
-pub fn calibrate(link: &mut Link, experiment: &Experiment) -> Result<(), LabError> {
-    if experiment.contention.is_empty() {
-        return Ok(());
-    }
-    let total_s = ROUNDS as f64 * (MEASURE.as_secs_f64() + 0.5) + 2.0;
-    let mut spinners = Vec::new();
-    for vm in &experiment.vms {
-        let argv: Vec<String> =
-            ["tandem-kit", "spin", "--threads", &vm.pins.len().to_string(), "--secs", &total_s.to_string()]
-                .iter()
-                .map(ToString::to_string)
-                .collect();
-        let handle: u64 = link.ask_for(&vm.name, Op::Spawn { argv }, LIMIT)?;
-        spinners.push((vm.name.clone(), handle));
-    }
-    std::thread::sleep(Duration::from_millis(500));
-    let mut compensation_ns = vec![0i64; experiment.cpus.unwrap_or(16).max(16)];
-    for _ in 0..ROUNDS {
-        let before = truth(link)?;
-        std::thread::sleep(MEASURE);
-        let after = truth(link)?;
-        let mut settled = true;
-        for delivered in delivered(experiment, &before, &after) {
-            let error_ms = delivered.period_ms - delivered.asked_period_ms;
-            if (error_ms / delivered.asked_period_ms).abs() <= TOLERANCE {
-                continue;
-            }
-            settled = false;
-            let slot = &mut compensation_ns[delivered.cpu % 16];
-            *slot = (*slot + (error_ms * 1e6) as i64).max(0);
-            let op = Op::RtCompensate { cpu: delivered.cpu, compensation_ns: *slot as u64 };
-            link.ask(SELF, op, LIMIT)?;
-        }
-        if settled {
-            break;
-        }
-    }
-    for (vm, handle) in spinners {
-        link.ask(&vm, Op::Stop { handle, signal: 15, timeout_s: 5.0 }, LIMIT)?;
-    }
-    Ok(())
+/// The vCPU of one of `vms` that alone sits on a host CPU. Several on one CPU delay each other: run
+/// delay says nothing of the competitor then.
+fn alone_on<'a>(vms: impl Iterator<Item = &'a Vm>, cpu: usize) -> Option<(&'a str, usize)> {
+    let mut here = vms
+        .flat_map(|vm| vm.pins.iter().enumerate().map(move |(vcpu, pin)| (vm.name.as_str(), vcpu, *pin)))
+        .filter(|(_, _, pin)| *pin == cpu);
+    let (vm, vcpu, _) = here.next()?;
+    here.next().is_none().then_some((vm, vcpu))
 }
 
-/// What was delivered between two moments, for each vCPU that alone sits on a contended CPU.
-pub fn delivered(experiment: &Experiment, before: &Truth, after: &Truth) -> Vec<Delivered> {
-    let mut all = Vec::new();
-    for contention in &experiment.contention {
-        for &cpu in &contention.cpus {
-            let here: Vec<_> = experiment
-                .vms
-                .iter()
-                .flat_map(|vm| vm.pins.iter().enumerate().map(move |(vcpu, pin)| (vm, vcpu, *pin)))
-                .filter(|(_, _, pin)| *pin == cpu)
-                .collect();
-            // Several vCPUs on one CPU delay each other: run delay says nothing of the competitor then.
-            if let [(vm, vcpu, _)] = here.as_slice() {
-                all.extend(delivered_to(contention, &vm.name, *vcpu, cpu, before, after));
-            }
-        }
-    }
-    all
+/// The vCPU that shows the cost of a burst on a host CPU during calibration, when only the guests that
+/// are looked at run: one of the guest under test if possible.
+fn witness(experiment: &Experiment, cpu: usize) -> Option<(&str, usize)> {
+    let under_test = |vm: &&Vm| vm.name == experiment.target();
+    alone_on(experiment.vms.iter().filter(under_test), cpu).or_else(|| alone_on(experiment.vms.iter(), cpu))
+}
+
+/// What one contention delivered to the vCPU that `on` finds for each of its CPUs.
+fn delivered<'a>(
+    experiment: &'a Experiment,
+    index: usize,
+    on: impl Fn(usize) -> Option<(&'a str, usize)>,
+    before: &Truth,
+    after: &Truth,
+) -> Vec<Delivered> {
+    let Some(contention) = experiment.contention.get(index) else { return Vec::new() };
+    let to =
+        |cpu: usize| on(cpu).and_then(|(vm, vcpu)| delivered_to(contention, vm, vcpu, cpu, before, after));
+    contention.cpus.iter().filter_map(|&cpu| to(cpu)).collect()
 }
 
 fn delivered_to(
@@ -163,6 +245,7 @@ fn delivered_to(
             / if asked.swap_ms > 0 { asked.cpus.len() as f64 } else { 1.0 },
         share_pct: 100.0 * delay_ns / (run_ns + delay_ns),
         asked_period_ms: on / 1e3,
+        drawn_period_ms: c1.asked_ns.saturating_sub(c0.asked_ns) as f64 / bursts as f64 / 1e6,
         period_ms: delay_ns / bursts as f64 / 1e6,
         demand_pct: 100.0 * (run_ns + delay_ns) / (bursts as f64 * (on + off) * 1e3),
     })
@@ -180,7 +263,7 @@ mod tests {
             "x",
         )
         .unwrap();
-        let at = |run_ms: u64, delay_ms: u64, bursts| Truth {
+        let at = |run_ms: u64, delay_ms: u64, bursts: u64| Truth {
             vcpus: vec![VcpuStat {
                 vm: "a".into(),
                 vcpu: 1,
@@ -188,11 +271,26 @@ mod tests {
                 run_ns: run_ms * 1_000_000,
                 run_delay_ns: delay_ms * 1_000_000,
             }],
-            competitors: vec![RtStat { cpu: 2, bursts, busy_ns: 0 }],
+            competitors: vec![RtStat { cpu: 2, bursts, asked_ns: bursts * 4_000_000, busy_ns: 0 }],
         };
-        let got = delivered(&experiment, &at(0, 0, 0), &at(480, 520, 125));
+        let got =
+            delivered(&experiment, 0, |cpu| witness(&experiment, cpu), &at(0, 0, 0), &at(480, 520, 125));
         assert_eq!(got.len(), 1);
         assert!((got[0].share_pct - 52.0).abs() < 1e-9 && (got[0].period_ms - 4.16).abs() < 1e-9);
-        assert!((got[0].asked_share_pct - 50.0).abs() < 1e-9);
+        assert!((got[0].asked_share_pct - 50.0).abs() < 1e-9 && (got[0].drawn_period_ms - 4.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn vcpus_that_share_a_cpu_are_no_witnesses_unless_one_guest_rests() {
+        let experiment = Experiment::parse(
+            "name='x'\ntitle='t'\nmode='nested'\narms=['eevdf']\n[[vm]]\nname='a'\npins=[1,2,2]\n\
+             [[vm]]\nname='b'\npins=[1]\n[[workload]]\nname='w'\nscript='true'\n",
+            "x",
+        )
+        .unwrap();
+        assert_eq!(alone_on(experiment.vms.iter(), 1), None);
+        assert_eq!(witness(&experiment, 1), Some(("a", 0)));
+        // Stacked vCPUs of one guest.
+        assert_eq!(witness(&experiment, 2), None);
     }
 }

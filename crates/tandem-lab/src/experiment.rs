@@ -54,7 +54,10 @@ pub struct Experiment {
     /// Competitors.
     #[serde(default)]
     pub contention: Vec<Contention>,
-    /// Programs that run all the time in some machine.
+    /// Bandwidth limits of guests or of single vCPUs.
+    #[serde(default)]
+    pub throttle: Vec<Throttle>,
+    /// Programs that run beside the workloads in some machine.
     #[serde(default)]
     pub background: Vec<Background>,
     /// What is run and measured.
@@ -82,14 +85,30 @@ pub struct Vm {
     /// More kernel parameters.
     #[serde(default)]
     pub kernel_args: String,
-    /// `cpu.max` of the whole guest.
-    pub cpu_max: Option<String>,
+}
+
+/// A limit by the host's `cpu.max`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Throttle {
+    /// Guest.
+    pub vm: String,
+    /// One of its vCPUs; none: the whole guest, emulator threads included.
+    pub vcpu: Option<usize>,
+    /// Run time per period, microseconds.
+    pub quota_us: u64,
+    /// Period, microseconds.
+    #[serde(default = "period_us")]
+    pub period_us: u64,
 }
 
 /// Real-time competitors on host CPUs.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contention {
+    /// Needed only by workloads that choose their contention.
+    #[serde(default)]
+    pub name: String,
     /// Host CPUs.
     pub cpus: Vec<usize>,
     /// For how long a vCPU there shall be inactive, microseconds.
@@ -103,7 +122,7 @@ pub struct Contention {
     pub swap_ms: u64,
 }
 
-/// A program that runs all the time.
+/// A program that runs beside the workloads.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Background {
@@ -111,6 +130,8 @@ pub struct Background {
     pub machine: String,
     /// Program and arguments.
     pub argv: Vec<String>,
+    /// Only during these workloads; default: all the time.
+    pub workloads: Option<Vec<String>>,
 }
 
 /// Something to run.
@@ -124,6 +145,8 @@ pub struct Workload {
     pub argv: Vec<String>,
     /// Text of a shell script.
     pub script: Option<String>,
+    /// Names of the contention during it; default: all.
+    pub contention: Option<Vec<String>>,
     /// Limit, seconds.
     #[serde(default = "limit_s")]
     pub timeout_s: f64,
@@ -182,6 +205,9 @@ fn once() -> u32 {
 fn ten() -> u32 {
     10
 }
+fn period_us() -> u64 {
+    100_000
+}
 fn memory_mib() -> u32 {
     512
 }
@@ -217,6 +243,23 @@ impl Experiment {
                 .or_else(|| self.vms.first().map(|vm| vm.name.as_str()))
                 .unwrap_or(SINGLE),
         }
+    }
+
+    /// The same with other arms.
+    ///
+    /// # Errors
+    /// An arm is unknown.
+    pub fn with_arms(mut self, arms: Vec<String>) -> Result<Self, LabError> {
+        self.arms = arms;
+        let origin = self.name.clone();
+        self.check().map_err(|message| LabError::Experiment { origin, message })?;
+        Ok(self)
+    }
+
+    /// Contention during a workload, by its place in the file.
+    pub fn contention_of(&self, workload: &Workload) -> BTreeSet<usize> {
+        let chosen = |c: &Contention| workload.contention.as_ref().is_none_or(|list| list.contains(&c.name));
+        self.contention.iter().enumerate().filter(|(_, c)| chosen(c)).map(|(index, _)| index).collect()
     }
 
     /// Command of an arm's scheduler; none for the kernel's own.
@@ -267,6 +310,55 @@ impl Experiment {
                 ));
             }
         }
+        self.check_throttle()?;
+        self.check_contention()?;
+        for background in &self.background {
+            let known =
+                background.machine == SINGLE || self.vms.iter().any(|vm| vm.name == background.machine);
+            if !known || background.argv.is_empty() {
+                return Err(format!(
+                    "[[background]] of {:?}: needs argv, and as machine \"host\" or a guest",
+                    background.machine
+                ));
+            }
+            for name in background.workloads.iter().flatten() {
+                if self.workloads.iter().all(|workload| workload.name != *name) {
+                    return Err(format!("[[background]] of {:?}: no workload {name:?}", background.machine));
+                }
+            }
+        }
+        for workload in &self.workloads {
+            if workload.argv.is_empty() == workload.script.is_none() {
+                return Err(format!("workload {}: give either argv or script", workload.name));
+            }
+            if !(workload.timeout_s > 0.0 && workload.timeout_s <= 3600.0) {
+                return Err(format!("workload {}: timeout_s must lie between 0 and 3600", workload.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_throttle(&self) -> Result<(), String> {
+        for throttle in &self.throttle {
+            let vm = self.vms.iter().find(|vm| vm.name == throttle.vm);
+            if vm.is_none_or(|vm| throttle.vcpu.is_some_and(|vcpu| vcpu >= vm.pins.len())) {
+                return Err(format!(
+                    "[[throttle]]: no guest {:?} with that vCPU (counted from 0)",
+                    throttle.vm
+                ));
+            }
+            // What the kernel accepts.
+            if throttle.quota_us < 1000 || !(1000..=1_000_000).contains(&throttle.period_us) {
+                return Err(
+                    "[[throttle]]: quota_us from 1000, period_us from 1000 to 1000000 (the kernel's limits)"
+                        .into(),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn check_contention(&self) -> Result<(), String> {
         for contention in &self.contention {
             if contention.cpus.is_empty() || contention.cpus.contains(&0) {
                 return Err("[[contention]]: cpus are host CPUs from 1 on".into());
@@ -277,12 +369,20 @@ impl Experiment {
                 );
             }
         }
+        let named: Vec<&String> =
+            self.contention.iter().map(|c| &c.name).filter(|name| !name.is_empty()).collect();
+        unique("contention", named.iter().copied())?;
         for workload in &self.workloads {
-            if workload.argv.is_empty() == workload.script.is_none() {
-                return Err(format!("workload {}: give either argv or script", workload.name));
+            for name in workload.contention.iter().flatten() {
+                if !named.contains(&name) {
+                    return Err(format!("workload {}: no [[contention]] named {name:?}", workload.name));
+                }
             }
-            if !(workload.timeout_s > 0.0 && workload.timeout_s <= 3600.0) {
-                return Err(format!("workload {}: timeout_s must lie between 0 and 3600", workload.name));
+            let mut taken = BTreeSet::new();
+            for cpu in self.contention_of(workload).iter().flat_map(|index| &self.contention[*index].cpus) {
+                if !taken.insert(cpu) {
+                    return Err(format!("workload {}: two contentions on host CPU {cpu}", workload.name));
+                }
             }
         }
         Ok(())
@@ -339,10 +439,31 @@ metrics = [{ name = "work", path = "work_per_s", better = "higher" }]
             ("title = \"t\"", "title = \"t\"\ncolour = 1", "line 4"),
             ("better = \"higher\"", "better = \"more\"", "line 16"),
             ("argv = [\"tandem-kit\", \"spin\"]", "", "either argv or script"),
+            ("name = \"spin\"", "name = \"spin\"\ncontention = [\"weak\"]", "no [[contention]] named"),
+            ("cpus = [2]", "cpus = [2, 2]", "two contentions on host CPU 2"),
+            ("[[workload]]", "[[throttle]]\nvm = \"a\"\nvcpu = 2\nquota_us = 5000\n[[workload]]", "no guest"),
+            ("[[workload]]", "[[background]]\nmachine = \"b\"\nargv = [\"x\"]\n[[workload]]", "as machine"),
         ] {
             let error = Experiment::parse(&GOOD.replace(from, to), "file.toml").unwrap_err().to_string();
             assert!(error.starts_with("file.toml: ") && error.contains(cause), "{error}");
         }
+    }
+
+    #[test]
+    fn a_workload_may_choose_its_contention() {
+        let text = GOOD.replace("cpus = [2]", "name = \"weak\"\ncpus = [2]") + "contention = []\n";
+        let text = text + "[[workload]]\nname = \"again\"\nscript = \"true\"\ncontention = [\"weak\"]\n";
+        let text = text + "[[workload]]\nname = \"all\"\nscript = \"true\"\n";
+        let experiment = Experiment::parse(&text, "x").unwrap();
+        let counts: Vec<_> = experiment.workloads.iter().map(|w| experiment.contention_of(w).len()).collect();
+        assert_eq!(counts, [0, 1, 1]);
+    }
+
+    #[test]
+    fn other_arms_are_checked_too() {
+        let experiment = Experiment::parse(GOOD, "x").unwrap();
+        assert!(experiment.clone().with_arms(vec!["tandem".into()]).is_ok());
+        assert!(experiment.with_arms(vec!["mine".into()]).unwrap_err().to_string().contains("mine"));
     }
 
     proptest! {

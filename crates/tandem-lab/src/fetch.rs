@@ -2,8 +2,9 @@
 //! cache. The machine's own packages are not touched: apt runs on a configuration of its own, with an
 //! empty package database; only the mirror is taken from the machine's sources.
 
-use crate::{cache, progress, LabError};
+use crate::{cache, progress, sys, LabError};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -78,18 +79,33 @@ fn qemu_version(root: &Path) -> String {
     text.split_whitespace().nth(3).unwrap_or("unknown").to_string()
 }
 
-/// Host and path of the first Debian mirror in the machine's sources, in either format of apt.
+/// The first Debian mirror in one of the machine's sources, in either format of apt.
 fn mirror(text: &str) -> Option<String> {
-    text.lines()
+    // A file of the newer format has stanzas; each can be switched off.
+    let off =
+        |stanza: &str| stanza.lines().any(|line| line.replace(' ', "").eq_ignore_ascii_case("enabled:no"));
+    text.split("\n\n")
+        .filter(|stanza| !off(stanza))
+        .flat_map(str::lines)
         .filter(|line| !line.trim_start().starts_with('#'))
         .flat_map(str::split_whitespace)
         .find(|word| word.contains("://") && word.trim_end_matches('/').ends_with("/debian"))
         .map(str::to_string)
 }
 
-fn machine_mirror() -> Result<String, LabError> {
-    let listed =
-        fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|entry| entry.path());
+/// The mirror that the machine itself uses.
+///
+/// # Errors
+/// Its sources name none.
+pub fn machine_mirror() -> Result<String, LabError> {
+    // apt ignores files with other endings, and so do we.
+    let is_source = |path: &PathBuf| path.extension().is_some_and(|end| end == "list" || end == "sources");
+    let listed = fs::read_dir("/etc/apt/sources.list.d")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(is_source);
     std::iter::once(PathBuf::from("/etc/apt/sources.list"))
         .chain(listed)
         .find_map(|path| mirror(&fs::read_to_string(path).ok()?))
@@ -99,6 +115,7 @@ fn machine_mirror() -> Result<String, LabError> {
 struct Apt {
     config: PathBuf,
     debs: PathBuf,
+    manifest: PathBuf,
 }
 
 impl Apt {
@@ -107,7 +124,11 @@ impl Apt {
         for dir in ["lists/partial", "archives/partial", "none", "debs"] {
             cache::create(&root.join(dir))?;
         }
-        let key = "/usr/share/keyrings/debian-archive-keyring.gpg";
+        let keys = ["gpg", "pgp"].map(|end| format!("/usr/share/keyrings/debian-archive-keyring.{end}"));
+        let key = keys.iter().find(|path| Path::new(path).exists()).ok_or_else(|| LabError::Fetch {
+            what: "package lists".into(),
+            reason: format!("{} is missing: install debian-archive-keyring", keys[0]),
+        })?;
         let at = root.display();
         let write = |name: &str, text: String| {
             let path = root.join(name);
@@ -129,7 +150,10 @@ impl Apt {
                  Acquire::Check-Valid-Until \"false\";\n"
             ),
         )?;
-        Ok(Self { config, debs: root.join("debs") })
+        let manifest = cache.join("packages");
+        // Of an interrupted run.
+        let _ = fs::remove_file(&manifest);
+        Ok(Self { config, debs: root.join("debs"), manifest })
     }
 
     /// Runs an apt tool and returns its standard output.
@@ -142,6 +166,9 @@ impl Apt {
             .stdin(Stdio::null())
             .output()
             .map_err(|error| failed(error.to_string()))?;
+        if sys::termination_requested() {
+            return Err(LabError::Interrupted);
+        }
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(failed(said.lines().last().unwrap_or("no message").trim().to_string()));
@@ -162,6 +189,15 @@ impl Apt {
         self.unpack_exactly(what, &all, root)
     }
 
+    /// Notes what came: the suite moves on.
+    fn record(&self, what: &str, mut files: Vec<String>) -> Result<(), LabError> {
+        files.sort();
+        let text: String = files.iter().map(|file| format!("{what}: {file}\n")).collect();
+        let open = fs::File::options().append(true).create(true).open(&self.manifest);
+        let mut manifest = open.map_err(LabError::io("open", &self.manifest))?;
+        manifest.write_all(text.as_bytes()).map_err(LabError::io("write", &self.manifest))
+    }
+
     fn unpack_exactly(&self, what: &str, packages: &[String], root: &Path) -> Result<(), LabError> {
         progress::note(&format!("lab: fetching {what} ({} packages)", packages.len()));
         // Left-overs of an interrupted run must not mix with this one.
@@ -172,7 +208,9 @@ impl Apt {
         let mut args = vec!["-qq".to_string(), "download".to_string()];
         args.extend_from_slice(packages);
         self.run("apt-get", &args)?;
+        let mut came = Vec::new();
         for entry in fs::read_dir(&self.debs).map_err(LabError::io("read", &self.debs))?.flatten() {
+            came.push(entry.file_name().to_string_lossy().into_owned());
             let status = Command::new("dpkg-deb")
                 .arg("-x")
                 .args([&entry.path(), root])
@@ -189,7 +227,8 @@ impl Apt {
             }
         }
         let _ = fs::remove_dir_all(&self.debs);
-        cache::create(&self.debs)
+        cache::create(&self.debs)?;
+        self.record(what, came)
     }
 }
 
@@ -269,6 +308,8 @@ mod tests {
         let deb822 = "Types: deb\nURIs: https://two.example/debian/\nSuites: trixie";
         assert_eq!(mirror(deb822).as_deref(), Some("https://two.example/debian/"));
         assert_eq!(mirror("deb http://one.example/debian-security bookworm main"), None);
+        let off = "Enabled: no\nURIs: https://off.example/debian\n\nURIs: https://on.example/debian\n";
+        assert_eq!(mirror(off).as_deref(), Some("https://on.example/debian"));
     }
 
     #[test]

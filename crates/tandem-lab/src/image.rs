@@ -121,7 +121,8 @@ pub fn single(out: &Path, file: &Path, name: &str) -> Result<(), LabError> {
     build(out, |archive| add(archive, file, name, false))
 }
 
-fn binary_dir() -> PathBuf {
+/// Where our own binaries are: `$TANDEM_BIN_DIR`, else beside the running program.
+pub(crate) fn binary_dir() -> PathBuf {
     std::env::var_os("TANDEM_BIN_DIR").map(PathBuf::from).unwrap_or_else(|| {
         let own = std::env::current_exe().unwrap_or_default();
         own.parent().map(Path::to_path_buf).unwrap_or_default()

@@ -13,6 +13,7 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tandem_agent::{Op, PORT_NAME, SELF};
+use tempfile::TempDir;
 
 /// How the host's CPUs are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub struct Machine {
     qemu: Arc<Mutex<Child>>,
     pid: u32,
     console: Arc<Mutex<Console>>,
+    /// Removed with the machine.
+    _socket_dir: TempDir,
     /// The line to its agent.
     pub link: Link,
 }
@@ -62,8 +65,12 @@ impl Machine {
         memory_mib: u32,
         accel: Accel,
     ) -> Result<Self, LabError> {
-        let socket = work.join("line.sock");
-        let _ = fs::remove_file(&socket);
+        // The cache's path may be longer than the 107 bytes that the address of a socket has room for.
+        let socket_dir = tempfile::Builder::new()
+            .prefix("tandem-lab.")
+            .tempdir()
+            .map_err(LabError::io("create a folder in", std::env::temp_dir()))?;
+        let socket = socket_dir.path().join("line");
         let mut command = with_own_loader(&parts.qemu_root, "usr/bin/qemu-system-x86_64");
         for dir in ["usr/share/qemu", "usr/share/seabios"] {
             command.arg("-L").arg(parts.qemu_root.join(dir));
@@ -104,7 +111,8 @@ impl Machine {
             let (qemu, console) = (Arc::clone(&qemu), Arc::clone(&console));
             Box::new(move || check(&qemu, &console))
         };
-        let mut machine = Self { qemu, pid, console, link: Link::new(line?, alive)? };
+        let mut machine =
+            Self { qemu, pid, console, _socket_dir: socket_dir, link: Link::new(line?, alive)? };
         machine.link.wait_for(SELF, Duration::from_secs(60))?;
         machine.pin_threads();
         Ok(machine)
@@ -117,6 +125,11 @@ impl Machine {
             // Less exact contention, and more noise, is all that is lost where this is not allowed.
             let _ = sys::pin(tid, (cpu - 1) % cores);
         }
+    }
+
+    /// Has the emulator ended?
+    pub fn ended(&self) -> bool {
+        !matches!(self.qemu.lock().unwrap_or_else(PoisonError::into_inner).try_wait(), Ok(None))
     }
 
     /// Process id of the emulator.

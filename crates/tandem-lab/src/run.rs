@@ -1,15 +1,18 @@
 //! Runs an experiment: boots, repeats every arm in turn (ABBA), collects, judges.
 
-use crate::contention::{self, Delivered};
-use crate::experiment::{Experiment, Reduce, Workload, KERNEL_ARM};
+use crate::contention::{self, Delivered, Truth};
+use crate::experiment::{Background, Experiment, Mode, Reduce, Workload, KERNEL_ARM};
+use crate::lock::MachineLock;
 use crate::machine::Accel;
 use crate::progress::Progress;
+use crate::rig::Sign;
 use crate::session::{last_words, Session};
-use crate::{cache, fetch, image, noise, rig, sys, LabError};
+use crate::{cache, fetch, image, noise, rig, LabError};
 use serde_json::{json, Value};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::time::{Duration, Instant};
+use tandem_agent::VcpuStat;
 use tandem_result::{Better, Evidence, ExperimentResult, RunVerdict};
 
 /// A rig that fails this often in a row is given up.
@@ -32,10 +35,22 @@ pub enum AccelChoice {
 pub struct RunOptions {
     /// Other number of repetitions.
     pub reps: Option<u32>,
+    /// Other arms; the first is the baseline.
+    pub arms: Option<Vec<String>>,
     /// Acceleration.
     pub accel: AccelChoice,
     /// Print consoles of failed attempts.
     pub verbose: bool,
+}
+
+/// The host's own truth about a vCPU during one workload.
+struct VcpuTime {
+    arm: String,
+    workload: String,
+    vm: String,
+    vcpu: usize,
+    run_ms: f64,
+    run_delay_ms: f64,
 }
 
 /// Everything measured in one attempt.
@@ -46,6 +61,7 @@ struct Measured {
     /// Windows per metric and arm, to be reduced when all are there.
     windows: BTreeMap<(String, String), Vec<Vec<f64>>>,
     delivered: Vec<(String, String, Delivered)>,
+    vcpu_times: Vec<VcpuTime>,
     scheduler_output: BTreeMap<String, String>,
     facts: Option<tandem_agent::Facts>,
     wait_pct: f64,
@@ -60,16 +76,15 @@ struct Measured {
 /// Nothing could be run at all: missing parts, a broken machine, an interruption.
 pub fn run(experiment: &Experiment, options: &RunOptions) -> Result<ExperimentResult, LabError> {
     let progress = Progress::new(&experiment.name);
-    let _lock = lock_machine(&progress)?;
-    let parts = fetch::parts()?;
-    let images = image::base_images(&parts)?;
     let mut experiment = experiment.clone();
     experiment.reps = options.reps.unwrap_or(experiment.reps);
-    let accel = match options.accel {
-        AccelChoice::Kvm => Accel::Kvm,
-        AccelChoice::Tcg => Accel::Tcg,
-        AccelChoice::Auto => try_kvm(&parts, &images, &progress)?,
-    };
+    if let Some(arms) = &options.arms {
+        experiment = experiment.with_arms(arms.clone())?;
+    }
+    let _lock = MachineLock::take(|text| progress.step(text))?;
+    let parts = fetch::parts()?;
+    let images = image::base_images(&parts)?;
+    let accel = choose_accel(options.accel, &parts, &images, &progress)?;
 
     let mut result = new_result(&experiment, &parts, accel);
     result.attempts = 0;
@@ -131,15 +146,14 @@ impl Rig {
     }
 
     fn attempt(&self, progress: &Progress) -> Result<Measured, LabError> {
-        let cache = cache::dir()?;
-        let work = tempfile::tempdir_in(&cache).map_err(LabError::io("create a folder in", &cache))?;
+        let work = cache::work_dir()?;
         let mut measured = Measured::default();
         let booting = Instant::now();
         let mut session =
             Session::boot(&self.parts, &self.images, work.path(), &self.experiment, self.accel, progress)?;
         measured.boot_s = booting.elapsed().as_secs_f64();
         let outcome = measure(&mut session, &self.experiment, &mut measured, progress);
-        conclude(session, outcome, self.verbose)?;
+        conclude(session, outcome, self.experiment.mode, self.verbose)?;
         Ok(measured)
     }
 }
@@ -154,6 +168,7 @@ impl Measured {
             self.windows.entry(key).or_default().extend(windows);
         }
         self.delivered.extend(other.delivered);
+        self.vcpu_times.extend(other.vcpu_times);
         self.scheduler_output.extend(other.scheduler_output);
         self.facts = other.facts.or(self.facts.take());
         self.wait_pct = self.wait_pct.max(other.wait_pct);
@@ -164,9 +179,17 @@ impl Measured {
 }
 
 /// Ends a session and decides whose failure a failure is.
-fn conclude(session: Session, outcome: Result<(), LabError>, verbose: bool) -> Result<(), LabError> {
+fn conclude(
+    session: Session,
+    outcome: Result<(), LabError>,
+    mode: Mode,
+    verbose: bool,
+) -> Result<(), LabError> {
     let loaded = session.scheduler_loaded;
-    let signs = session.machine.signs();
+    let mut signs = session.machine.signs();
+    if session.machine.ended() {
+        signs.push(Sign::Host);
+    }
     let trouble = session.machine.trouble();
     match outcome {
         Ok(()) => session.end(),
@@ -175,7 +198,7 @@ fn conclude(session: Session, outcome: Result<(), LabError>, verbose: bool) -> R
                 eprintln!("--- console of the host\n{}\n---", session.machine.tail());
             }
             let reason = trouble.unwrap_or(reason);
-            if rig::is_rig_failure(&signs, loaded) {
+            if rig::is_rig_failure(&signs, mode, loaded) {
                 Err(LabError::Rig(reason))
             } else {
                 Err(LabError::UnderTest(format!("with the scheduler loaded: {reason}")))
@@ -185,16 +208,18 @@ fn conclude(session: Session, outcome: Result<(), LabError>, verbose: bool) -> R
     }
 }
 
-/// One lab at a time: two of them starve each other.
-fn lock_machine(progress: &Progress) -> Result<File, LabError> {
-    let path = std::env::temp_dir().join("tandem-lab.lock");
-    let file = File::create(&path).map_err(LabError::io("create", &path))?;
-    let failed = |error| LabError::io("lock", &path)(error);
-    if !sys::lock(&file, false).map_err(failed)? {
-        progress.step("waiting for another lab on this machine");
-        sys::lock(&file, true).map_err(failed)?;
+/// Settles what is used. The caller holds the machine's lock.
+pub(crate) fn choose_accel(
+    choice: AccelChoice,
+    parts: &fetch::Parts,
+    images: &image::Images,
+    progress: &Progress,
+) -> Result<Accel, LabError> {
+    match choice {
+        AccelChoice::Kvm => Ok(Accel::Kvm),
+        AccelChoice::Tcg => Ok(Accel::Tcg),
+        AccelChoice::Auto => try_kvm(parts, images, progress),
     }
-    Ok(file)
 }
 
 /// Does a host with a working nested guest boot with hardware virtualisation? Found by trying, once:
@@ -214,8 +239,7 @@ fn try_kvm(parts: &fetch::Parts, images: &image::Images, progress: &Progress) ->
                  [[workload]]\nname='w'\nscript='true'\n";
     let works = || -> Result<(), LabError> {
         let experiment = Experiment::parse(probe, "probe")?;
-        let work =
-            tempfile::tempdir_in(cache::dir()?).map_err(LabError::io("create a folder in", cache::dir()?))?;
+        let work = cache::work_dir()?;
         Session::boot(parts, images, work.path(), &experiment, Accel::Kvm, progress)?.end()
     };
     let accel = match works() {
@@ -275,15 +299,23 @@ fn run_workload(
         Some(script) => vec!["/bin/sh".into(), "-c".into(), script.clone()],
         None => workload.argv.clone(),
     };
-    let contended = !experiment.contention.is_empty();
-    let before = if contended { Some(contention::truth(&mut session.machine.link)?) } else { None };
-    let output = session.exec(&argv, Duration::from_secs_f64(workload.timeout_s))?;
-    if let Some(before) = before {
-        let after = contention::truth(&mut session.machine.link)?;
-        for delivered in contention::delivered(experiment, &before, &after) {
-            measured.delivered.push((arm.to_string(), workload.name.clone(), delivered));
-        }
+    let wanted = experiment.contention_of(workload);
+    session.contenders.activate(&mut session.machine.link, experiment, wanted)?;
+    let chosen = |b: &&Background| b.workloads.as_ref().is_some_and(|list| list.contains(&workload.name));
+    let mut beside = Vec::new();
+    for background in experiment.background.iter().filter(chosen) {
+        beside.push((&background.machine, session.spawn(&background.machine, &background.argv)?));
     }
+    let before = contention::truth(&mut session.machine.link)?;
+    let output = session.exec(&argv, Duration::from_secs_f64(workload.timeout_s))?;
+    let after = contention::truth(&mut session.machine.link)?;
+    for (machine, handle) in beside {
+        session.stop(machine, handle)?;
+    }
+    for delivered in session.contenders.delivered(experiment, &before, &after) {
+        measured.delivered.push((arm.to_string(), workload.name.clone(), delivered));
+    }
+    measured.vcpu_times.extend(vcpu_times(arm, &workload.name, &before, &after));
     if output.status != 0 || output.timed_out {
         return Err(LabError::UnderTest(format!(
             "{} under {arm}: {}",
@@ -316,6 +348,25 @@ fn run_workload(
         }
     }
     Ok(())
+}
+
+/// Run time and run delay of every vCPU thread between two moments.
+fn vcpu_times(arm: &str, workload: &str, before: &Truth, after: &Truth) -> Vec<VcpuTime> {
+    let earlier = |v: &VcpuStat| before.vcpus.iter().find(|b| b.tid == v.tid);
+    let ms = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
+    after
+        .vcpus
+        .iter()
+        .filter_map(|v| earlier(v).map(|b| (b, v)))
+        .map(|(b, v)| VcpuTime {
+            arm: arm.to_string(),
+            workload: workload.to_string(),
+            vm: v.vm.clone(),
+            vcpu: v.vcpu,
+            run_ms: ms(b.run_ns, v.run_ns),
+            run_delay_ms: ms(b.run_delay_ns, v.run_delay_ns),
+        })
+        .collect()
 }
 
 /// Follows a path such as `threads.0.work`.
@@ -431,6 +482,7 @@ fn fill(result: &mut ExperimentResult, experiment: &Experiment, measured: Measur
         "boot_s": round1(measured.boot_s),
         "guest": measured.facts,
         "contention": delivered,
+        "host_truth": host_truth(&measured.vcpu_times),
         "scheduler_output": measured.scheduler_output,
     });
 }
@@ -456,6 +508,26 @@ fn summary(delivered: &[(String, String, Delivered)]) -> Vec<Value> {
                 "asked_share_pct": list[0].asked_share_pct, "share_pct": median(&list, |d| d.share_pct),
                 "asked_period_ms": list[0].asked_period_ms, "period_ms": median(&list, |d| d.period_ms),
                 "demand_pct": median(&list, |d| d.demand_pct),
+            })
+        })
+        .collect()
+}
+
+/// Medians of the host's accounting per arm, workload and vCPU.
+fn host_truth(times: &[VcpuTime]) -> Vec<Value> {
+    let mut groups: BTreeMap<_, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    for t in times {
+        let (run, delay) = groups.entry((&t.arm, &t.workload, &t.vm, t.vcpu)).or_default();
+        run.push(t.run_ms);
+        delay.push(t.run_delay_ms);
+    }
+    let median = |list: &[f64]| tandem_result::median(list).map(round1);
+    groups
+        .into_iter()
+        .map(|((arm, workload, vm, vcpu), (run, delay))| {
+            json!({
+                "arm": arm, "workload": workload, "vm": vm, "vcpu": vcpu,
+                "run_ms": median(&run), "run_delay_ms": median(&delay),
             })
         })
         .collect()

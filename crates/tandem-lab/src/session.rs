@@ -1,11 +1,12 @@
 //! One boot: the host, its guests, the scheduler under test, and what the host says meanwhile.
 
+use crate::contention::Contenders;
 use crate::experiment::{Experiment, Mode};
 use crate::fetch::Parts;
 use crate::image::{self, Images};
 use crate::machine::{Accel, Machine};
 use crate::progress::Progress;
-use crate::{contention, LabError};
+use crate::LabError;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tandem_agent::{Facts, Op, Output, VmSpec, SELF};
@@ -25,6 +26,8 @@ pub struct Session {
     pub facts: Facts,
     /// Is a scheduler of ours loaded just now?
     pub scheduler_loaded: bool,
+    /// Competitors on the host's CPUs.
+    pub contenders: Contenders,
     scheduler: Option<u64>,
     target: String,
     guests: Vec<String>,
@@ -63,7 +66,12 @@ impl Session {
                     cpu_model: if accel == Accel::Kvm { GUEST_CPU_KVM } else { GUEST_CPU_TCG }.into(),
                     kernel_args: vm.kernel_args.clone(),
                 };
-                machine.link.ask(SELF, Op::StartVm(spec), SHORT * 2)?;
+                let started = machine.link.ask(SELF, Op::StartVm(spec), SHORT * 2);
+                // No software under test is in play yet.
+                started.map_err(|error| match error {
+                    LabError::Agent { message, .. } => LabError::Rig(message),
+                    other => other,
+                })?;
                 guests.push(vm.name.clone());
             }
         }
@@ -72,9 +80,6 @@ impl Session {
             let found = machine.link.wait_for(&vm.name, GUEST_BOOT)?;
             if !found.high_resolution {
                 return Err(LabError::Rig(format!("guest {} has no high-resolution timers", vm.name)));
-            }
-            if let Some(value) = &vm.cpu_max {
-                machine.link.ask(SELF, Op::CpuMax { name: vm.name.clone(), value: value.clone() }, SHORT)?;
             }
             if vm.name == experiment.target() {
                 facts = Some(found);
@@ -88,18 +93,23 @@ impl Session {
             machine,
             facts,
             scheduler_loaded: false,
+            contenders: Contenders::default(),
             scheduler: None,
             target: experiment.target().to_string(),
             guests,
         };
-        contention::start(&mut session.machine.link, experiment)?;
         if !experiment.contention.is_empty() {
             progress.step("calibrating contention");
-            contention::calibrate(&mut session.machine.link, experiment)?;
+            session.contenders.calibrate(&mut session.machine.link, experiment)?;
         }
-        for background in &experiment.background {
-            let op = Op::Spawn { argv: background.argv.clone() };
-            session.machine.link.ask(&background.machine, op, SHORT)?;
+        // Only now: a limit would pass for a cost of contention.
+        for throttle in &experiment.throttle {
+            let value = format!("{} {}", throttle.quota_us, throttle.period_us);
+            let op = Op::CpuMax { name: throttle.vm.clone(), vcpu: throttle.vcpu, value };
+            session.machine.link.ask(SELF, op, SHORT)?;
+        }
+        for background in experiment.background.iter().filter(|background| background.workloads.is_none()) {
+            session.spawn(&background.machine, &background.argv)?;
         }
         Ok(session)
     }
@@ -161,6 +171,17 @@ impl Session {
         let target = self.target.clone();
         let op = Op::Stop { handle, signal: SIGTERM, timeout_s: 15.0 };
         self.machine.link.ask_for(&target, op, SHORT * 2).map(Some)
+    }
+
+    /// Starts a program beside the workloads.
+    pub fn spawn(&mut self, machine: &str, argv: &[String]) -> Result<u64, LabError> {
+        self.machine.link.ask_for(machine, Op::Spawn { argv: argv.to_vec() }, SHORT)
+    }
+
+    /// Ends such a program.
+    pub fn stop(&mut self, machine: &str, handle: u64) -> Result<(), LabError> {
+        let op = Op::Stop { handle, signal: SIGTERM, timeout_s: 10.0 };
+        self.machine.link.ask(machine, op, SHORT).map(|_| ())
     }
 
     /// Runs a program on the machine under test.

@@ -1,9 +1,12 @@
 //! System calls that the standard library lacks: the crate's only unsafe code.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,25 +16,24 @@ extern "C" fn on_signal(_signal: libc::c_int) {
     TERMINATE.store(true, Ordering::Relaxed);
 }
 
-/// Remember SIGINT and SIGTERM instead of dying of them, so that machines are taken down on the way out.
+/// Remember SIGINT, SIGTERM and SIGHUP instead of dying of them, so that machines are taken down on the way out.
 pub fn catch_termination() {
     let handler = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
         unsafe { libc::signal(signal, handler) };
     }
 }
 
-/// Has SIGINT or SIGTERM arrived?
+/// Has one of them arrived?
 pub fn termination_requested() -> bool {
     TERMINATE.load(Ordering::Relaxed)
 }
 
-/// Takes an exclusive lock on a file; false if somebody else has it and `wait` is false.
-pub(crate) fn lock(file: &File, wait: bool) -> io::Result<bool> {
-    let operation = libc::LOCK_EX | if wait { 0 } else { libc::LOCK_NB };
+/// Takes an exclusive lock on a file; false if somebody else has it.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     // SAFETY: the descriptor is open for the duration of the call.
-    if unsafe { libc::flock(file.as_raw_fd(), operation) } == 0 {
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
         return Ok(true);
     }
     let error = io::Error::last_os_error();
@@ -40,6 +42,20 @@ pub(crate) fn lock(file: &File, wait: bool) -> io::Result<bool> {
     } else {
         Err(error)
     }
+}
+
+/// Bytes that an ordinary user may still write to the file system of `path`.
+pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: all-zero is a valid statvfs, and the path is a C string for the call.
+    let (failed, stat) = unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        (libc::statvfs(path.as_ptr(), &mut stat) != 0, stat)
+    };
+    if failed {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(stat.f_bavail * stat.f_frsize)
 }
 
 /// Pins a thread to one CPU below 1024.

@@ -4,6 +4,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tandem_lab::lock::MachineLock;
 use tandem_lab::run::AccelChoice;
 use tandem_lab::{cache, catalog, fetch, RunOptions};
 use tandem_result::{render, ExperimentResult, RunVerdict, Style};
@@ -28,8 +29,11 @@ enum LabSub {
     Shell {
         /// Built-in name, or path of an experiment file
         experiment: String,
+        /// Acceleration of the host
+        #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
+        accel: AccelArg,
     },
-    /// Say what the lab finds on this machine
+    /// Say what the lab finds on this machine (exit status 1: it cannot work here)
     Doctor,
     /// Download what the lab needs, and stop
     Fetch,
@@ -47,6 +51,9 @@ struct RunArgs {
     /// Repetitions of each arm, instead of the experiment's own
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     reps: Option<u32>,
+    /// Compare these schedulers instead of the experiment's own; the first is the baseline
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    arms: Option<Vec<String>>,
     /// Acceleration of the host
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
@@ -62,6 +69,16 @@ enum AccelArg {
     Tcg,
 }
 
+impl From<AccelArg> for AccelChoice {
+    fn from(arg: AccelArg) -> Self {
+        match arg {
+            AccelArg::Auto => AccelChoice::Auto,
+            AccelArg::Kvm => AccelChoice::Kvm,
+            AccelArg::Tcg => AccelChoice::Tcg,
+        }
+    }
+}
+
 impl LabCmd {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
@@ -73,13 +90,19 @@ impl LabCmd {
                 }
             }
             LabSub::Run(args) => return args.run(),
-            LabSub::Shell { experiment } => tandem_lab::shell::shell(&catalog::find(&experiment)?)?,
-            LabSub::Doctor => doctor()?,
+            LabSub::Shell { experiment, accel } => {
+                tandem_lab::shell::shell(&catalog::find(&experiment)?, accel.into())?;
+            }
+            LabSub::Doctor => return Ok(doctor()),
             LabSub::Fetch => {
+                let _lock = MachineLock::take(|text| eprintln!("lab: {text}"))?;
                 let parts = fetch::parts()?;
                 println!("kernel {}, QEMU {}", parts.kernel_release, parts.qemu_version);
             }
-            LabSub::Clean => println!("removed {}", cache::clean()?.display()),
+            LabSub::Clean => {
+                let _lock = MachineLock::take(|text| eprintln!("lab: {text}"))?;
+                println!("cleaned {}", cache::clean()?.display());
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -88,12 +111,8 @@ impl LabCmd {
 impl RunArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
         let experiment = catalog::find(&self.experiment)?;
-        let accel = match self.accel {
-            AccelArg::Auto => AccelChoice::Auto,
-            AccelArg::Kvm => AccelChoice::Kvm,
-            AccelArg::Tcg => AccelChoice::Tcg,
-        };
-        let options = RunOptions { reps: self.reps, accel, verbose: self.verbose };
+        let options =
+            RunOptions { reps: self.reps, arms: self.arms, accel: self.accel.into(), verbose: self.verbose };
         let result = tandem_lab::run(&experiment, &options)?;
         print_result(&experiment.title, &result);
         if let Some(path) = &self.json {
@@ -132,26 +151,14 @@ pub fn status_of(result: &ExperimentResult) -> ExitCode {
     }
 }
 
-fn doctor() -> anyhow::Result<()> {
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    println!("cores      {cores}{}", if cores < 2 { " (contention needs two)" } else { "" });
-    println!("cache      {}", cache::dir()?.display());
-    let kvm = std::fs::File::options().read(true).write(true).open("/dev/kvm");
-    println!(
-        "/dev/kvm   {}",
-        match kvm {
-            Ok(_) => "can be opened; whether nested guests work is found out by the first run".into(),
-            Err(error) => format!("{error}: the host will be emulated"),
-        }
-    );
-    let sched_ext = std::path::Path::new("/sys/kernel/sched_ext").exists();
-    println!(
-        "sched_ext  {}",
-        if sched_ext {
-            "present: `sudo tandem guest` runs on this very machine"
-        } else {
-            "absent here: schedulers run in the lab's machines"
-        }
-    );
-    Ok(())
+fn doctor() -> ExitCode {
+    let findings = tandem_lab::doctor::examine();
+    for finding in &findings {
+        println!("{:<4} {:<10} {}", if finding.good { "ok" } else { "BAD" }, finding.what, finding.text);
+    }
+    if findings.iter().all(|finding| finding.good) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -1,0 +1,46 @@
+//! What kernels and emulators print when they are in trouble. One list for both ends of the line: the
+//! host's agent selects lines of its guests' consoles by it, the lab judges them.
+
+/// The emulator patches code that another emulated CPU still runs in a stale translation.
+const EMULATOR: &str = "Oops: int3";
+
+const TROUBLE: [&str; 12] = [
+    "Oops:",
+    "Kernel panic",
+    "BUG:",
+    "soft lockup",
+    "rcu: INFO: rcu",
+    "general protection fault",
+    "unable to handle",
+    "KVM internal error",
+    "KVM: entry failed",
+    "blocked for more than",
+    "Unexpected reschedule",
+    "AGENT-FAILED",
+];
+
+/// Begins a line of a guest's console that the host repeats on its own.
+pub const GUEST_PREFIX: &str = "GUEST ";
+
+/// Does a line of a console show trouble?
+pub fn is_trouble(line: &str) -> bool {
+    TROUBLE.iter().any(|text| line.contains(text))
+}
+
+/// Is it a fault that only the emulator makes?
+pub fn is_emulators(line: &str) -> bool {
+    line.contains(EMULATOR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_told_from_chatter() {
+        assert!(is_trouble("[ 9.1] watchdog: BUG: soft lockup - CPU#1 stuck for 22s!"));
+        assert!(is_trouble("[ 1.2] Oops: int3: 0000 [#1] SMP") && is_emulators("Oops: int3: 0000 [#1] SMP"));
+        assert!(!is_trouble("[ 1.0] sched_ext: BPF scheduler \"tandem\" enabled"));
+        assert!(!is_emulators("[ 1.2] Oops: general protection fault, probably for non-canonical address"));
+    }
+}
