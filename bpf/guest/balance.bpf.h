@@ -114,6 +114,21 @@ static __noinline bool take_normal(s32 cpu, bool rescue_only)
 	return false;
 }
 
+/* Does a task wait for a vCPU that the host has preempted? Then this one, busy as it is, should take it. */
+static __noinline bool rescue_due(s32 cpu)
+{
+	u64 now = k_now();
+	u32 i;
+
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+
+		if (c && i != (u32)cpu && k_waiting(queue_of(i, CLASS_NORMAL)) && off_pcpu(i, c, now))
+			return true;
+	}
+	return false;
+}
+
 static __noinline bool take_best_effort(s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);

@@ -33,6 +33,9 @@ char _license[] SEC("license") = "GPL";
 
 UEI_DEFINE(uei);
 
+/* Slice of a task without company. */
+#define ALONE_SLICE_NS (100 * NSEC_PER_MSEC_)
+
 const volatile u32 fault = FAULT_NONE;
 
 static __always_inline bool is_fault_target(const struct task_struct *p)
@@ -210,7 +213,14 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (kept)
 		count(c, CNT_KEPT);
-	k_set_slice(prev, max_u64(sub_floor_u64(t->request_ns, t->used_ns), TANDEM_REQUEST_MIN_NS));
+	/*
+	 * Whoever is alone gets long slices: the tick looks for company, and
+	 * a trip through here every few milliseconds would only cost.
+	 */
+	if (kept && !k_waiting(queue_of(cpu, CLASS_NORMAL)) && !k_waiting(queue_of(cpu, CLASS_BEST_EFFORT)))
+		k_set_slice(prev, ALONE_SLICE_NS);
+	else
+		k_set_slice(prev, max_u64(sub_floor_u64(t->request_ns, t->used_ns), TANDEM_REQUEST_MIN_NS));
 }
 
 void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
@@ -226,15 +236,24 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	charge(t, c, cpu, now);
 	rebook_work(t, c);
 	if (t->class == CLASS_BEST_EFFORT) {
-		if (k_waiting(queue_of(cpu, CLASS_NORMAL)))
+		if (k_waiting(queue_of(cpu, CLASS_NORMAL)) || t->used_ns >= t->request_ns)
 			k_set_slice(p, 0);
 		return;
 	}
-	if (t->used_ns >= t->request_ns && k_waiting(queue_of(cpu, CLASS_NORMAL))) {
-		k_set_slice(p, 0);
-		return;
+	if (t->used_ns >= t->request_ns) {
+		if (k_waiting(queue_of(cpu, CLASS_NORMAL)) || k_waiting(queue_of(cpu, CLASS_BEST_EFFORT))) {
+			k_set_slice(p, 0);
+			return;
+		}
+		renew_request(t);
+		c->curr_deadline = t->deadline;
+		if (contended && rescue_due(cpu)) {
+			k_set_slice(p, 0);
+			return;
+		}
 	}
-	if (!uneven || k_is_pinned(p) || now - t->pushed_at_ns < TANDEM_PUSH_REST_NS)
+	/* Nothing can be much stronger than a vCPU that is nearly whole. */
+	if (!uneven || !push_gains(capacity(c, now), TANDEM_SCALE) || k_is_pinned(p) || now - t->pushed_at_ns < TANDEM_PUSH_REST_NS)
 		return;
 	target = stronger_idle_cpu(p, cpu);
 	if (target < 0)

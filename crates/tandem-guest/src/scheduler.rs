@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 /// How often the daemon looks at estimates and at the scheduler's state.
-const STEP: Duration = Duration::from_millis(200);
+const STEP: Duration = Duration::from_millis(400);
 
 /// libbpf's defaults are right; the macro wants to be told.
 const NO_OPEN_OPTIONS: Option<libbpf_rs::libbpf_sys::bpf_object_open_opts> = None;
