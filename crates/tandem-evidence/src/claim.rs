@@ -48,6 +48,9 @@ pub enum Target {
     RatioBelow(f64),
     /// The median ratio is at least this.
     RatioAtLeast(f64),
+    /// Mean of the arm's samples over mean of the baseline's. For figures with two modes, of which the
+    /// median shows only the more frequent one.
+    MeanRatioAtLeast(f64),
     /// The median ratio is worse than 1 by no more than this fraction, in the metric's own direction.
     NotWorseBy(f64),
     /// A statistic of the arm's samples is at least `value`.

@@ -55,10 +55,10 @@ pub fn judge(claim: &Claim, result: Option<&ExperimentResult>) -> Judgement {
     if metric.samples_of(&claim.arm).is_empty() {
         return open(format!("the result has no arm {:?}", claim.arm));
     }
-    judge_metric(claim, metric)
+    judge_metric(claim, metric, &result.baseline)
 }
 
-fn judge_metric(claim: &Claim, metric: &Metric) -> Judgement {
+fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str) -> Judgement {
     let met = |holds: bool, figure: String| Judgement {
         standing: if holds { Standing::Holds } else { Standing::Missed },
         figure,
@@ -71,6 +71,12 @@ fn judge_metric(claim: &Claim, metric: &Metric) -> Judgement {
     match claim.target {
         Target::RatioBelow(bound) => met(ratio.is_some_and(|r| r.ci95[1] < bound), ratio_figure("")),
         Target::RatioAtLeast(bound) => met(ratio.is_some_and(|r| r.median >= bound), ratio_figure("")),
+        Target::MeanRatioAtLeast(bound) => match mean_ratio(metric, &claim.arm, baseline) {
+            Some(ratio) => {
+                met(ratio >= bound, format!("ratio of means {ratio:.3}; {}", range(metric, &claim.arm)))
+            }
+            None => met(false, "no ratio of means".into()),
+        },
         Target::NotWorseBy(margin) => met(
             ratio.is_some_and(|r| match metric.better {
                 Better::Higher => r.median >= 1.0 - margin,
@@ -92,6 +98,15 @@ fn judge_metric(claim: &Claim, metric: &Metric) -> Judgement {
             },
         },
     }
+}
+
+fn mean_ratio(metric: &Metric, arm: &str, baseline: &str) -> Option<f64> {
+    let mean = |arm: &str| {
+        let samples = metric.samples_of(arm);
+        (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
+    };
+    let base = mean(baseline).filter(|base| *base > 0.0)?;
+    Some(mean(arm)? / base)
 }
 
 fn statistic(metric: &Metric, arm: &str, of: Statistic) -> Option<f64> {
@@ -139,6 +154,7 @@ mod tests {
         for (target, good, bad) in [
             (Target::RatioBelow(1.0), &better, &worse),
             (Target::RatioAtLeast(1.4), &worse, &better),
+            (Target::MeanRatioAtLeast(1.4), &worse, &better),
             (Target::NotWorseBy(0.03), &better, &worse),
             (at_most, &better, &worse),
             (at_least, &worse, &better),
