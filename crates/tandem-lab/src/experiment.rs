@@ -172,25 +172,53 @@ pub struct MetricSpec {
     pub reduce: Option<Reduce>,
 }
 
-/// Figures of a list of windows. Speed is relative to the fastest twentieth of all windows of this
-/// workload in all arms, so that an arm cannot look good by being slow throughout.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+/// Figures of a list of windows. Speed is relative to that of another workload of this experiment
+/// (metric `of`, work per second) under the baseline arm in the same repetition.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Reduce {
-    /// Milliseconds until `speed` (a fraction) is reached first and held for another window.
+    /// Milliseconds until the mean speed over the next `hold_ms` is at least `speed`.
     TimeTo {
         /// Fraction of the reference.
         speed: f64,
         /// Length of a window.
         window_ms: f64,
+        /// Length of the mean.
+        hold_ms: f64,
+        /// Metric that is the reference.
+        of: String,
     },
-    /// Longest time in milliseconds spent below `speed`.
+    /// Longest stretch in milliseconds in which every mean over `hold_ms` is below `speed`.
     LongestBelow {
         /// Fraction of the reference.
         speed: f64,
         /// Length of a window.
         window_ms: f64,
+        /// Length of the mean.
+        hold_ms: f64,
+        /// Metric that is the reference.
+        of: String,
     },
+}
+
+impl Reduce {
+    /// Name of the metric that is the reference.
+    pub fn of(&self) -> &str {
+        match self {
+            Reduce::TimeTo { of, .. } | Reduce::LongestBelow { of, .. } => of,
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let (Reduce::TimeTo { speed, window_ms, hold_ms, .. }
+        | Reduce::LongestBelow { speed, window_ms, hold_ms, .. }) = self;
+        let good = *speed > 0.0 && *window_ms > 0.0 && hold_ms >= window_ms && hold_ms.is_finite();
+        if good {
+            Ok(())
+        } else {
+            Err("reduce: needs speed > 0, window_ms > 0 and hold_ms from window_ms on".into())
+        }
+    }
 }
 
 fn one() -> u64 {
@@ -312,6 +340,7 @@ impl Experiment {
         }
         self.check_throttle()?;
         self.check_contention()?;
+        self.check_metrics()?;
         for background in &self.background {
             let known =
                 background.machine == SINGLE || self.vms.iter().any(|vm| vm.name == background.machine);
@@ -333,6 +362,22 @@ impl Experiment {
             }
             if !(workload.timeout_s > 0.0 && workload.timeout_s <= 3600.0) {
                 return Err(format!("workload {}: timeout_s must lie between 0 and 3600", workload.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_metrics(&self) -> Result<(), String> {
+        let all = || self.workloads.iter().flat_map(|workload| &workload.metrics);
+        for metric in all() {
+            let Some(how) = &metric.reduce else { continue };
+            how.check().map_err(|message| format!("metric {:?}: {message}", metric.name))?;
+            if !all().any(|other| other.name == how.of() && other.reduce.is_none()) {
+                return Err(format!(
+                    "metric {:?}: no plain metric {:?} to compare with",
+                    metric.name,
+                    how.of()
+                ));
             }
         }
         Ok(())
@@ -442,6 +487,8 @@ metrics = [{ name = "work", path = "work_per_s", better = "higher" }]
             ("name = \"spin\"", "name = \"spin\"\ncontention = [\"weak\"]", "no [[contention]] named"),
             ("cpus = [2]", "cpus = [2, 2]", "two contentions on host CPU 2"),
             ("[[workload]]", "[[throttle]]\nvm = \"a\"\nvcpu = 2\nquota_us = 5000\n[[workload]]", "no guest"),
+            ("better = \"higher\"", "better = \"higher\", reduce = { time_to = { speed = 0.9, window_ms = 50, hold_ms = 250, of = \"it\" } }", "no plain metric"),
+            ("better = \"higher\"", "better = \"higher\", reduce = { time_to = { speed = 0.9, window_ms = 50, hold_ms = 5, of = \"it\" } }", "hold_ms from window_ms"),
             ("[[workload]]", "[[background]]\nmachine = \"b\"\nargv = [\"x\"]\n[[workload]]", "as machine"),
         ] {
             let error = Experiment::parse(&GOOD.replace(from, to), "file.toml").unwrap_err().to_string();

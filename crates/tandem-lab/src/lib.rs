@@ -21,6 +21,7 @@ pub mod run;
 mod session;
 pub mod shell;
 mod sys;
+mod windows;
 
 pub use error::LabError;
 pub use experiment::Experiment;

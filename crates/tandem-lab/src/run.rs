@@ -1,13 +1,13 @@
 //! Runs an experiment: boots, repeats every arm in turn (ABBA), collects, judges.
 
 use crate::contention::{self, Delivered, Truth};
-use crate::experiment::{Background, Experiment, Mode, Reduce, Workload, KERNEL_ARM};
+use crate::experiment::{Background, Experiment, Mode, Workload, KERNEL_ARM};
 use crate::lock::MachineLock;
 use crate::machine::Accel;
 use crate::progress::Progress;
 use crate::rig::Sign;
 use crate::session::{last_words, Session};
-use crate::{cache, fetch, image, noise, rig, LabError};
+use crate::{cache, fetch, image, noise, rig, windows, LabError};
 use serde_json::{json, Value};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -377,30 +377,6 @@ fn lookup<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     })
 }
 
-/// Speed that windows are compared with: the fastest twentieth of all arms.
-fn reference<'a>(runs: impl Iterator<Item = &'a Vec<Vec<f64>>>) -> f64 {
-    let all: Vec<f64> = runs.flatten().flatten().copied().collect();
-    tandem_result::percentile(&all, 95.0).unwrap_or(0.0)
-}
-
-fn reduce(windows: &[f64], reference: f64, how: Reduce) -> f64 {
-    match how {
-        Reduce::TimeTo { speed, window_ms } => {
-            let fast = |w: &f64| *w >= speed * reference;
-            let at = windows.windows(2).position(|pair| pair.iter().all(fast)).unwrap_or(windows.len());
-            at as f64 * window_ms
-        }
-        Reduce::LongestBelow { speed, window_ms } => {
-            let (mut longest, mut length) = (0u32, 0u32);
-            for window in windows {
-                length = if *window < speed * reference { length + 1 } else { 0 };
-                longest = longest.max(length);
-            }
-            f64::from(longest) * window_ms
-        }
-    }
-}
-
 fn new_result(experiment: &Experiment, parts: &fetch::Parts, accel: Accel) -> ExperimentResult {
     let arms: Vec<&str> = experiment.arms.iter().map(String::as_str).collect();
     let mut result =
@@ -436,17 +412,17 @@ fn today() -> String {
 
 fn fill(result: &mut ExperimentResult, experiment: &Experiment, measured: Measured) {
     for spec in experiment.workloads.iter().flat_map(|workload| &workload.metrics) {
-        let all = measured.windows.iter().filter(|((name, _), _)| *name == spec.name).map(|(_, runs)| runs);
-        let reference = reference(all);
         for arm in &experiment.arms {
             let key = (spec.name.clone(), arm.clone());
             let metric = result.metric_mut(&spec.name, &spec.unit, spec.better);
             for sample in measured.samples.get(&key).into_iter().flatten() {
                 metric.push(arm, *sample);
             }
-            if let Some(how) = spec.reduce {
-                for windows in measured.windows.get(&key).into_iter().flatten() {
-                    metric.push(arm, reduce(windows, reference, how));
+            if let Some(how) = &spec.reduce {
+                let references = measured.samples.get(&(how.of().to_string(), experiment.arms[0].clone()));
+                let runs = measured.windows.get(&key);
+                for (windows, reference) in runs.into_iter().flatten().zip(references.into_iter().flatten()) {
+                    metric.push(arm, windows::reduce(windows, *reference, how));
                 }
             }
         }
@@ -536,20 +512,6 @@ fn host_truth(times: &[VcpuTime]) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn windows_are_judged_by_the_speed_of_all_arms() {
-        let strong = vec![vec![10.0; 20]];
-        let weak = vec![vec![3.0; 20]];
-        let reference = reference([&strong, &weak].into_iter());
-        assert_eq!(reference, 10.0);
-        let time_to = Reduce::TimeTo { speed: 0.9, window_ms: 50.0 };
-        assert_eq!(reduce(&strong[0], reference, time_to), 0.0);
-        assert_eq!(reduce(&weak[0], reference, time_to), 1000.0);
-        assert_eq!(reduce(&[3.0, 10.0, 3.0, 10.0, 10.0], reference, time_to), 150.0);
-        let longest = Reduce::LongestBelow { speed: 0.6, window_ms: 50.0 };
-        assert_eq!(reduce(&[3.0, 3.0, 10.0, 3.0], reference, longest), 100.0);
-    }
 
     #[test]
     fn repetitions_alternate_and_paths_are_followed() {
