@@ -5,12 +5,18 @@
  * Every queue has a virtual time V that advances by service / total weight.
  * A task's virtual runtime v advances by service / its weight; lag = V - v is
  * what the task is owed (in nanoseconds at nice 0). A task asks for a request
- * r of CPU time and gets the deadline v + r / weight; the earliest deadline
- * runs. Lag, never v, is what a task carries from one queue to another: two
- * queues have two clocks.
+ * r of CPU time and gets a deadline; the earliest deadline runs. Lag, never
+ * v, is what a task carries from one queue to another: two queues have two
+ * clocks.
  *
- * Not here: the eligibility test of EEVDF (v <= V at the pick). Without it the
- * long-run shares are the same; a heavy task may run its turns in a burst.
+ * In place of EEVDF's eligibility test (v <= V at the pick) the distance of
+ * the deadline is bounded: deadline = v + min(r / weight, B). Whoever is
+ * picked has v_i + d_i <= v_j + d_j with 0 < d <= B for all j, so after its
+ * turn it leads anybody who waits by at most B + r_i / w_i, however many
+ * compete (as in start-time fair queuing, Goyal 1996, and borrowed virtual
+ * time, Duda 1999). With the plain r / weight a heavy task would lead a light
+ * one by the light one's whole r / w. One queue ordered by one key suffices,
+ * where the test needs two.
  */
 #ifndef TANDEM_POLICY_EEVDF_H
 #define TANDEM_POLICY_EEVDF_H
@@ -20,6 +26,14 @@
 #define TANDEM_WEIGHT_NICE_0 1024U
 /* Weight among SCHED_IDLE tasks only; they have a queue of their own. */
 #define TANDEM_WEIGHT_IDLE 3U
+/*
+ * Effective weights, the product of nice and the groups above, have ten more
+ * bits: 1 << 20 is a task of nice 0 outside of all groups.
+ */
+#define TANDEM_EFFECTIVE_SHIFT 10U
+#define TANDEM_UNIT (1ULL << 20)
+#define TANDEM_EFFECTIVE_MIN 16ULL
+#define TANDEM_EFFECTIVE_MAX (1ULL << 38)
 #define TANDEM_REQUEST_NS (3 * NSEC_PER_MSEC_)
 #define TANDEM_REQUEST_MIN_NS (500 * NSEC_PER_USEC_)
 /* A running task is not preempted by a wake-up before it ran this long. */
@@ -40,60 +54,138 @@ POLICY u32 weight_of_nice(s32 nice)
 	return i < 40 ? table[i] : TANDEM_WEIGHT_NICE_0;
 }
 
-/* Real service -> virtual time for a weight. */
-POLICY u64 virtual_ns(u64 service_ns, u32 weight)
+/* Real service -> virtual time, for an effective weight or a sum of them. Service up to 4 hours. */
+POLICY u64 virtual_ns(u64 service_ns, u64 weight)
 {
-	return service_ns * TANDEM_WEIGHT_NICE_0 / (weight ? weight : 1);
+	return (service_ns << 20) / (weight ? weight : 1);
+}
+
+/* Virtual time -> CPU time at a weight (effective, at most 2^38). Beyond 2^45 virtual ns it saturates. */
+POLICY u64 real_ns(u64 virt_ns, u64 weight)
+{
+	virt_ns = min_u64(virt_ns, 1ULL << 45);
+	weight = min_u64(weight, TANDEM_EFFECTIVE_MAX);
+	/* The product must not wrap; what is shifted away first is below 1 / 60000 of it. */
+	if (virt_ns >> 36)
+		return (virt_ns >> 20) * weight;
+	if (weight >> 28)
+		return (virt_ns * (weight >> 12)) >> 8;
+	return (virt_ns * weight) >> 20;
 }
 
 /*
- * How much CPU a task asks for at a time. Light tasks ask for less: their
- * deadline lies request / weight ahead, and one that asked for a whole slice
- * at weight 15 beside heavy tasks would legally wait for tens of seconds.
+ * How much CPU a task asks for at a time: the base, and less for a task that
+ * is light beside the others on its CPU (`queue_weight` of `queue_tasks`,
+ * itself included). The time between two of its turns is its turn over its
+ * share: a whole slice at weight 15 beside heavy tasks would legally make it
+ * wait for tens of seconds.
  */
-POLICY u64 request_ns(u64 base_ns, u32 weight)
+POLICY u64 request_ns(u64 base_ns, u64 weight, u64 queue_weight, u32 queue_tasks)
 {
-	u64 r = base_ns;
+	u64 mean = queue_weight / (queue_tasks ? queue_tasks : 1);
 
-	if (weight < TANDEM_WEIGHT_NICE_0)
-		r = base_ns * weight / TANDEM_WEIGHT_NICE_0;
-	return max_u64(r, TANDEM_REQUEST_MIN_NS);
+	if (weight >= mean || !mean)
+		return base_ns;
+	/* weight < mean: the fraction in 1/1024 loses nothing that the floor would not swallow. */
+	return max_u64(base_ns * ((weight << 10) / mean) >> 10, min_u64(base_ns, TANDEM_REQUEST_MIN_NS));
 }
 
-/* Largest credit or debt that a task keeps, in virtual nanoseconds. */
-POLICY s64 lag_limit(u64 request, u32 weight)
+/* Distance of the deadline from v. */
+POLICY u64 deadline_distance(u64 remaining_ns, u64 weight, u64 base_ns)
 {
-	return (s64)virtual_ns(max_u64(request, TANDEM_REQUEST_NS) + TANDEM_TICK_NS, weight);
+	return min_u64(virtual_ns(remaining_ns, weight), base_ns);
 }
 
 /*
- * The lag with which a task joins a queue of total weight `queue_weight`.
- * Joining moves the average, so that a task would lose w / (W + w) of its lag;
- * it is inflated beforehand (PLACE_LAG in the kernel). On an empty queue
- * nobody owes anybody anything.
+ * What a task is owed is carried as CPU time (ns), positive: owed to it. That
+ * is the same under any weight and on any clock.
  */
-POLICY s64 lag_on_join(s64 lag, u64 request, u32 weight, u64 queue_weight)
+POLICY s64 lag_limit(u64 request)
 {
-	s64 limit = lag_limit(request, weight);
+	return (s64)(max_u64(request, TANDEM_REQUEST_NS) + TANDEM_TICK_NS);
+}
+
+/* CPU time owed to a task whose virtual time is v on a clock that shows V. */
+POLICY s64 lag_of(u64 clock, u64 v, u64 weight, u64 request)
+{
+	s64 limit = lag_limit(request);
+
+	if (time_before_ns(v, clock))
+		return (s64)min_u64(real_ns(clock - v, weight), (u64)limit);
+	return -(s64)min_u64(real_ns(v - clock, weight), (u64)limit);
+}
+
+/*
+ * Virtual time with which a task joins a queue of total weight `queue_weight`
+ * whose clock shows V. V is the clock of the fluid ideal, not the average of
+ * the queue's tasks: a task that joins does not move it, and its lag needs no
+ * inflation (as PLACE_LAG gives it in the kernel, where V is the average).
+ * On an empty queue nobody owes anybody anything.
+ */
+POLICY u64 v_on_join(u64 clock, s64 lag, u64 request, u64 weight, u64 queue_weight)
+{
+	s64 limit = lag_limit(request);
+	u64 size;
 
 	if (!queue_weight)
-		return 0;
+		return clock;
 	lag = clamp_s64(lag, -limit, limit);
 	/* Signed division is not available in BPF: work on the magnitude. */
-	if (lag < 0)
-		return -(s64)((u64)-lag * (queue_weight + weight) / queue_weight);
-	return (s64)((u64)lag * (queue_weight + weight) / queue_weight);
+	size = lag < 0 ? (u64)-lag : (u64)lag;
+	size = virtual_ns(size, weight);
+	return lag < 0 ? clock + size : clock - size;
+}
+
+/*
+ * The clock is kept near the tasks. Who comes and goes with a forgiven debt or
+ * a clamped credit got more or less than the fluid ideal gave it, and V drifts
+ * away from the v of those who stay; on a CPU of small total weight soon by
+ * seconds, and whoever came from elsewhere would be placed by so much too far
+ * ahead or behind. The task that is picked has nearly the smallest v, and
+ * nobody leads it by more than B and a turn.
+ */
+POLICY u64 clock_anchored(u64 clock, u64 picked_v, u64 request, u64 weight, u64 base_ns)
+{
+	u64 latest = picked_v + 2 * base_ns + virtual_ns(request, weight);
+
+	if (time_before_ns(clock, picked_v))
+		return picked_v;
+	return time_before_ns(latest, clock) ? latest : clock;
+}
+
+/*
+ * A change of weight: what is owed in CPU time stays the same, its virtual
+ * size does not. It is limited here as everywhere: a group that goes from one
+ * thread to a thousand makes a thousand times as much of it.
+ */
+POLICY u64 v_reweighted(u64 clock, u64 v, u64 old_weight, u64 new_weight, u64 request)
+{
+	return v_on_join(clock, lag_of(clock, v, old_weight, request), request, new_weight, new_weight);
 }
 
 /*
  * A debt is worked off while others are served: `progress` is how far V came
  * since the task left the queue (DELAY_DEQUEUE in the kernel).
  */
-POLICY s64 lag_after_sleep(s64 lag, s64 progress)
+POLICY s64 lag_after_sleep(s64 lag, s64 progress, u64 weight)
 {
+	u64 paid;
+
 	if (lag >= 0 || progress <= 0)
 		return lag;
-	return lag + progress > 0 ? 0 : lag + progress;
+	paid = real_ns((u64)progress, weight);
+	return paid >= (u64)-lag ? 0 : lag + (s64)paid;
+}
+
+/*
+ * The kernel's watchdog ends any scheduler that lets a runnable task wait for
+ * its time limit, even where the weights entitle others to that. A task that
+ * would wait for longer than a quarter of the limit is therefore also served
+ * by the clock on the wall. Wait of a task whose deadline lies `ahead` of V.
+ */
+POLICY bool waits_too_long(u64 ahead_ns, u64 queue_weight, u64 watchdog_ns)
+{
+	return real_ns(ahead_ns, queue_weight) > watchdog_ns / 8;
 }
 
 /* Does a waking task take the CPU from the one that runs? */

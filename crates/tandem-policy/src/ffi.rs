@@ -18,11 +18,30 @@ pub mod safe {
 
     by_value! {
         weight_of_nice(nice: i32) -> u32;
-        virtual_ns(service_ns: u64, weight: u32) -> u64;
-        request_ns(base_ns: u64, weight: u32) -> u64;
-        lag_limit(request: u64, weight: u32) -> i64;
-        lag_on_join(lag: i64, request: u64, weight: u32, queue_weight: u64) -> i64;
-        lag_after_sleep(lag: i64, progress: i64) -> i64;
+        virtual_ns(service_ns: u64, weight: u64) -> u64;
+        real_ns(virt_ns: u64, weight: u64) -> u64;
+        request_ns(base_ns: u64, weight: u64, queue_weight: u64, queue_tasks: u32) -> u64;
+        deadline_distance(remaining_ns: u64, weight: u64, base_ns: u64) -> u64;
+        lag_limit(request: u64) -> i64;
+        lag_of(clock: u64, v: u64, weight: u64, request: u64) -> i64;
+        v_on_join(clock: u64, lag: i64, request: u64, weight: u64, queue_weight: u64) -> u64;
+        clock_anchored(clock: u64, picked_v: u64, request: u64, weight: u64, base_ns: u64) -> u64;
+        v_reweighted(clock: u64, v: u64, old_weight: u64, new_weight: u64, request: u64) -> u64;
+        lag_after_sleep(lag: i64, progress: i64, weight: u64) -> i64;
+        waits_too_long(ahead_ns: u64, queue_weight: u64, watchdog_ns: u64) -> bool;
+        weight_of_cgroup(cgroup_weight: u32) -> u64;
+        effective_weight(own_weight: u32, scale: u64) -> u64;
+        group_scale(parent_scale: u64, group_weight: u64, active_weight: u64) -> u64;
+        scale_moved(old_scale: u64, new_scale: u64) -> bool;
+        periods_passed(now_ns: u64, start_ns: u64, period_ns: u64) -> u64;
+        pool_refilled(pool_ns: i64, quota_ns: u64, burst_ns: u64, periods: u64) -> i64;
+        quota_run_ns(pool_ns: i64, running_cpus: u32) -> u64;
+        quota_wait_too_long(waited_ns: u64, watchdog_ns: u64) -> bool;
+        load_of(weight: u64, capacity: u32) -> u64;
+        excess_weight(heavy_weight: u64, heavy_capacity: u32, light_weight: u64, light_capacity: u32) -> u64;
+        move_improves(weight: u64, excess: u64) -> bool;
+        move_rotates(weight: u64, excess: u64) -> bool;
+        recent_ns(old_ns: u64, since_ns: u64, ran_ns: u64) -> u64;
         wakeup_preempts(wakee_deadline: u64, curr_deadline: u64, curr_ran_ns: u64) -> bool;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;
         push_gains(from: u32, to: u32) -> bool;

@@ -13,12 +13,32 @@ pub const SCALE: u32 = ffi::TANDEM_SCALE;
 /// Length of a window of measurement, nanoseconds.
 pub const WINDOW_NS: u64 = ffi::TANDEM_WINDOW_NS as u64;
 
+/// A task's own weight that `effective_weight` leaves alone: 1 << 20 is nice 0 outside of all groups.
+pub const UNIT: u64 = 1 << 20;
+/// Scale of the root group.
+pub const SCALE_ONE: u64 = 1 << 30;
+
 /// Virtual deadlines (`policy/eevdf.h`).
 pub mod eevdf {
     pub use crate::ffi::safe::{
-        idle_floor_due, lag_after_sleep, lag_limit, lag_on_join, request_ns, virtual_ns, wakeup_preempts,
-        weight_of_nice,
+        clock_anchored, deadline_distance, idle_floor_due, lag_after_sleep, lag_limit, lag_of, real_ns,
+        request_ns, v_on_join, v_reweighted, virtual_ns, waits_too_long, wakeup_preempts, weight_of_nice,
     };
+}
+
+/// Hierarchical weights (`policy/hweight.h`).
+pub mod hweight {
+    pub use crate::ffi::safe::{effective_weight, group_scale, scale_moved, weight_of_cgroup};
+}
+
+/// Quotas (`policy/quota.h`).
+pub mod quota {
+    pub use crate::ffi::safe::{periods_passed, pool_refilled, quota_run_ns, quota_wait_too_long};
+}
+
+/// Fairness across CPUs (`policy/balance.h`).
+pub mod balance {
+    pub use crate::ffi::safe::{excess_weight, load_of, move_improves, move_rotates, recent_ns};
 }
 
 /// What a vCPU gets (`policy/vcap.h`).

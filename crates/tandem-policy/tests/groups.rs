@@ -1,0 +1,189 @@
+//! Hierarchical weights, quotas and fairness across CPUs, against references that know nothing of the policies.
+#![allow(missing_docs)]
+
+use proptest::prelude::*;
+use tandem_policy::balance::*;
+use tandem_policy::hweight::*;
+use tandem_policy::quota::*;
+use tandem_policy::{SCALE_ONE, UNIT};
+
+/// A tree: for each group its parent (an earlier group or the root, 0), its cgroup weight and the nice-0 tasks in it.
+#[derive(Debug, Clone)]
+struct Tree {
+    parent: Vec<usize>,
+    weight: Vec<u32>,
+    tasks: Vec<u32>,
+}
+
+fn trees() -> impl Strategy<Value = Tree> {
+    prop::collection::vec((any::<prop::sample::Index>(), 1u32..=10_000, 0u32..5), 1..12).prop_map(|groups| {
+        let mut tree = Tree { parent: vec![0], weight: vec![100], tasks: vec![0] };
+        for (parent, weight, tasks) in groups {
+            tree.parent.push(parent.index(tree.parent.len()));
+            tree.weight.push(weight);
+            tree.tasks.push(tasks);
+        }
+        tree
+    })
+}
+
+impl Tree {
+    fn is_active(&self, group: usize) -> bool {
+        self.tasks[group] > 0 || (1..self.parent.len()).any(|c| self.parent[c] == group && self.is_active(c))
+    }
+
+    fn active_weight(&self, group: usize) -> u64 {
+        let children = (1..self.parent.len()).filter(|c| self.parent[*c] == group && self.is_active(*c));
+        u64::from(self.tasks[group]) * 1024 + children.map(|c| weight_of_cgroup(self.weight[c])).sum::<u64>()
+    }
+
+    /// Share of the machine of one task of a group, level by level.
+    fn ideal_task_share(&self, group: usize) -> f64 {
+        let mut share = 1024.0 / self.active_weight(group) as f64;
+        let mut at = group;
+        while at != 0 {
+            share *= weight_of_cgroup(self.weight[at]) as f64 / self.active_weight(self.parent[at]) as f64;
+            at = self.parent[at];
+        }
+        share
+    }
+
+    fn scales(&self) -> Vec<u64> {
+        let mut scales = vec![SCALE_ONE];
+        for group in 1..self.parent.len() {
+            let parent = scales[self.parent[group]];
+            scales.push(group_scale(parent, weight_of_cgroup(self.weight[group]), self.active_weight(group)));
+        }
+        scales
+    }
+}
+
+#[test]
+fn nice_zero_outside_of_all_groups_is_the_unit() {
+    assert_eq!(effective_weight(1024, SCALE_ONE), UNIT);
+    // A group of ordinary weight with one task weighs as much as that.
+    assert_eq!(effective_weight(1024, group_scale(SCALE_ONE, weight_of_cgroup(100), 1024)), UNIT);
+    // The nice value of the only task in a group does not matter outside.
+    let scale = group_scale(SCALE_ONE, weight_of_cgroup(100), 15);
+    assert!(effective_weight(15, scale).abs_diff(UNIT) < UNIT / 1000);
+}
+
+proptest! {
+    #[test]
+    fn flattened_weights_are_the_shares_of_the_tree(tree in trees()) {
+        let scales = tree.scales();
+        let weights: Vec<u64> = scales.iter().map(|scale| effective_weight(1024, *scale)).collect();
+        let total: u64 = weights.iter().zip(&tree.tasks).map(|(w, n)| w * u64::from(*n)).sum();
+        for group in (0..tree.tasks.len()).filter(|group| tree.tasks[*group] > 0) {
+            let ideal = tree.ideal_task_share(group);
+            let got = weights[group] as f64 / total as f64;
+            // Shares below a hundred thousandth meet the floor of weights.
+            if ideal > 1e-5 {
+                prop_assert!((got / ideal - 1.0).abs() < 0.01, "group {group}: {got} for {ideal}");
+            } else {
+                prop_assert!(got < 1e-3);
+            }
+        }
+    }
+
+    #[test]
+    fn weights_stay_in_range_whatever_comes_in(own in any::<u32>(), scale in any::<u64>(), weight in any::<u64>(), active in any::<u64>()) {
+        prop_assert!((16..=1 << 38).contains(&effective_weight(own, scale)));
+        prop_assert!(group_scale(scale, weight, active) >= 1);
+    }
+
+    /// Charges, refills and debts: what has been used never exceeds what has been granted by more than one overrun.
+    #[test]
+    fn quota_is_conserved_to_the_nanosecond(
+        quota in 1_000_000u64..200_000_000, period in 1_000_000u64..1_000_000_000, burst in 0u64..50_000_000,
+        runs in prop::collection::vec((0u64..20_000_000, 0u64..5_000_000), 1..300),
+    ) {
+        let burst = burst.min(quota);
+        let (mut pool, mut start, mut now) = (quota as i64, 0u64, 0u64);
+        let (mut used, mut granted) = (0i128, i128::from(quota));
+        let mut lost = 0i128;
+        for (pause, overrun) in runs {
+            now += pause;
+            let passed = periods_passed(now, start, period);
+            start += passed * period;
+            prop_assert!(now < start + period && now >= start);
+            let refilled = pool_refilled(pool, quota, burst, passed);
+            granted += i128::from(quota) * i128::from(passed);
+            lost += i128::from(pool) + i128::from(quota) * i128::from(passed) - i128::from(refilled);
+            pool = refilled;
+            prop_assert!(pool <= (quota + burst) as i64);
+            let run = quota_run_ns(pool, 2);
+            prop_assert!((run == 0) == (pool <= 0));
+            prop_assert!(run <= (pool.max(0) as u64).max(100_000));
+            if run > 0 {
+                let ran = run + overrun;
+                now += ran;
+                used += i128::from(ran);
+                pool -= ran as i64;
+            }
+            prop_assert_eq!(used + lost + i128::from(pool), granted);
+            prop_assert!(lost >= 0 && used <= granted - lost + 5_000_000 + 100_000);
+        }
+    }
+
+    #[test]
+    fn a_lifted_or_broken_period_refills_nothing(now in any::<u64>(), start in any::<u64>()) {
+        prop_assert_eq!(periods_passed(now, start, 0), 0);
+    }
+
+    #[test]
+    fn moves_lead_towards_balance(heavy in 1u64..1 << 40, light in 0u64..1 << 40, a in 100u32..1024, b in 100u32..1024, part in 0u64..=1024) {
+        let excess = excess_weight(heavy, a, light, b);
+        let (before_heavy, before_light) = (load_of(heavy, a), load_of(light, b));
+        if before_heavy <= before_light {
+            prop_assert_eq!(excess, 0);
+        } else {
+            let diff = (before_heavy - before_light) as i128;
+            let weight = (excess * part / 1024).min(heavy);
+            let after = load_of(light + weight, b) as i128 - load_of(heavy - weight, a) as i128;
+            // Moved to the weaker CPU the weight counts for more there; never for more than the difference and a bit.
+            prop_assert!(after <= diff + 4096, "{after} after {diff}");
+            prop_assert!(move_rotates(weight, excess));
+            if a == b && move_improves(weight, excess) && weight > 0 {
+                prop_assert!(after.abs() < diff, "{after} after {diff}");
+            }
+        }
+    }
+
+    #[test]
+    fn recent_run_time_fades(old in 0u64..1_000_000_000, since in 0u64..10_000_000_000, ran in 0u64..100_000_000) {
+        let now = recent_ns(old, since, ran);
+        prop_assert!(now >= ran && now <= old + ran);
+        let exact = old as f64 * 0.5f64.powf(since as f64 / 128e6) + ran as f64;
+        prop_assert!((now as f64 - exact).abs() <= old as f64 * 0.07 + 512.0, "{now} for {exact}");
+    }
+}
+
+/// Three equal hogs on two CPUs: with the rule of giving the one that ran most they take turns at being alone.
+#[test]
+fn three_tasks_on_two_cpus_are_treated_equally() {
+    let run = |rotate: bool| {
+        let mut place = [0usize, 0, 1];
+        let (mut service, mut recent) = ([0f64; 3], [0f64; 3]);
+        for _ in 0..3000 {
+            for i in 0..3 {
+                let company = place.iter().filter(|cpu| **cpu == place[i]).count() as f64;
+                let ran = 96e6 / company;
+                service[i] += ran;
+                recent[i] = recent_ns(recent[i] as u64, 96_000_000, ran as u64) as f64;
+            }
+            let heavy = if place.iter().filter(|cpu| **cpu == 0).count() == 2 { 0 } else { 1 };
+            let excess = excess_weight(2 * UNIT, 1024, UNIT, 1024);
+            assert!(!move_improves(UNIT, excess));
+            if rotate && move_rotates(UNIT, excess) {
+                let leaving =
+                    (0..3).filter(|i| place[*i] == heavy).max_by(|a, b| recent[*a].total_cmp(&recent[*b]));
+                place[leaving.unwrap()] = 1 - heavy;
+            }
+        }
+        let total: f64 = service.iter().sum();
+        service.map(|s| (s / total * 3.0 - 1.0).abs()).into_iter().fold(0.0, f64::max)
+    };
+    assert!(run(true) < 0.02, "{}", run(true));
+    assert!(run(false) > 0.2, "the control must fail: {}", run(false));
+}

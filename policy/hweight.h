@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Hierarchical weights, flattened: what a tree of cgroups leaves of the
+ * weight of one task.
+ *
+ * A group of weight w among active siblings and tasks of total weight S gets
+ * w / S of what its parent gets. Instead of shares, which underflow in deep
+ * trees, every group has a scale: the factor between a task's own weight and
+ * its effective weight.
+ *
+ *     scale(root) = 1,   scale(g) = scale(parent) x weight(g) / S(g)
+ *
+ * where S(g) sums the weights of g's runnable tasks and active child groups.
+ * A group with one runnable task thus weighs as much as a task of the group's
+ * weight, whatever the task's own. The scale is machine-wide and recomputed
+ * off the hot path; a task's effective weight is one multiplication at any
+ * depth. (Earlier flattening: scx_flatcg, with a walk on activation; the
+ * kernel's since 7.3.)
+ */
+#ifndef TANDEM_POLICY_HWEIGHT_H
+#define TANDEM_POLICY_HWEIGHT_H
+
+#include "eevdf.h"
+
+/* Fixed point of scales: 1 << 30 leaves a task its own weight. */
+#define TANDEM_SCALE_ONE (1ULL << 30)
+/* Largest scale: a group of weight 10000 whose only task has nice 19. */
+#define TANDEM_SCALE_MAX (1ULL << 44)
+/* A group stays active for this long after its last task went to sleep: sleepers change nothing. */
+#define TANDEM_GROUP_LINGER_NS 8000000ULL
+
+/* cgroup cpu.weight (1..10000, 100 is ordinary) -> the kernel's load weight. */
+POLICY u64 weight_of_cgroup(u32 cgroup_weight)
+{
+	u64 w = (u64)cgroup_weight * 1024 / 100;
+
+	return w ? w : 1;
+}
+
+POLICY u64 effective_weight(u32 own_weight, u64 scale)
+{
+	u64 w = ((u64)own_weight * min_u64(scale, TANDEM_SCALE_MAX)) >> 20;
+
+	return w < TANDEM_EFFECTIVE_MIN ? TANDEM_EFFECTIVE_MIN : min_u64(w, TANDEM_EFFECTIVE_MAX);
+}
+
+/* `active_weight` is S(g): of the group's runnable tasks and active child groups. */
+POLICY u64 group_scale(u64 parent_scale, u64 group_weight, u64 active_weight)
+{
+	u64 product;
+
+	parent_scale = min_u64(parent_scale, TANDEM_SCALE_MAX);
+	group_weight = min_u64(group_weight, 1ULL << 18);
+	product = parent_scale * group_weight;
+	if (!active_weight)
+		active_weight = TANDEM_WEIGHT_NICE_0;
+	return max_u64(min_u64(product / active_weight, TANDEM_SCALE_MAX), 1);
+}
+
+/* Is a change worth reweighting tasks for? Like the kernel, 1/64 is not. */
+POLICY bool scale_moved(u64 old_scale, u64 new_scale)
+{
+	u64 d = old_scale > new_scale ? old_scale - new_scale : new_scale - old_scale;
+
+	return d > (old_scale >> 6);
+}
+
+#endif
