@@ -15,6 +15,13 @@
 /* From include/linux/sched.h and uapi/linux/sched.h: preprocessor constants, so absent from BTF. */
 #define K_PF_EXITING 0x00000004
 #define K_PF_KTHREAD 0x00200000
+/* From arch/x86/include/asm/thread_info.h and asm-generic: bit 2 on x86, arm64 (1 << 0). */
+#if defined(__TARGET_ARCH_arm64)
+#define K_TIF_SIGPENDING (1UL << 0)
+#else
+#define K_TIF_SIGPENDING (1UL << 2)
+#endif
+#define K_CLOCK_MONOTONIC 1
 #define K_SCHED_BATCH 3
 #define K_SCHED_IDLE 5
 #define K_DEFAULT_PRIO 120
@@ -84,11 +91,6 @@ static __always_inline bool k_wants_to_run(const struct task_struct *p)
 	return p->scx.flags & SCX_TASK_QUEUED;
 }
 
-static __always_inline u64 k_queue_key(const struct task_struct *p)
-{
-	return p->scx.dsq_vtime;
-}
-
 static __always_inline void k_set_slice(struct task_struct *p, u64 slice_ns)
 {
 	scx_bpf_task_set_slice(p, slice_ns);
@@ -134,6 +136,57 @@ static __always_inline bool k_peek_key(u64 dsq, u64 *key)
 		*key = BPF_CORE_READ(p, scx.dsq_vtime);
 	bpf_iter_scx_dsq_destroy(&it);
 	return p;
+}
+
+/* The slice that the task asked for by sched_setattr(), ns; 0: none. */
+static __always_inline u64 k_custom_slice(const struct task_struct *p)
+{
+	if (!bpf_core_field_exists(p->se.custom_slice) || !p->se.custom_slice)
+		return 0;
+	return p->se.slice;
+}
+
+static __always_inline bool k_is_exiting(const struct task_struct *p)
+{
+	return p->flags & K_PF_EXITING;
+}
+
+/* A signal, a stop or the freezer wants it: it has to run to answer. */
+static __always_inline bool k_has_signal(const struct task_struct *p)
+{
+	return p->thread_info.flags & K_TIF_SIGPENDING;
+}
+
+static __always_inline u64 k_cgroup_id(const struct cgroup *cgrp)
+{
+	return cgrp->kn->id;
+}
+
+/* Id of the parent; 0 for the root. */
+static __always_inline u64 k_cgroup_parent_id(const struct cgroup *cgrp)
+{
+	const struct cgroup_subsys_state *parent = BPF_CORE_READ(cgrp, self.parent);
+
+	if (!parent)
+		return 0;
+	/* `self` is the first member of struct cgroup, and stays so: the kernel's own casts rely on it. */
+	return BPF_CORE_READ((const struct cgroup *)parent, kn, id);
+}
+
+/*
+ * cpu.idle of a group that is being announced. Older kernels tell of changes
+ * only, and the newest in the arguments; the group itself knows.
+ */
+static __always_inline bool k_cgroup_idle(const struct cgroup *cgrp)
+{
+	const void *states = __builtin_preserve_access_index(&cgrp->subsys);
+	u64 id = bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id);
+	const struct cgroup_subsys_state *css = NULL;
+
+	if (bpf_probe_read_kernel(&css, sizeof(css), states + id * sizeof(css)) || !css)
+		return false;
+	/* The subsystem's state is the first member of struct task_group. */
+	return BPF_CORE_READ((const struct task_group *)css, idle) != 0;
 }
 
 static __always_inline void k_kick_idle(s32 cpu)

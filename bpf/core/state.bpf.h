@@ -1,26 +1,37 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* All state of the scheduler: one record per task, one per vCPU, and the counters. */
+/* All state of the scheduler: one record per task, one per CPU, one per cgroup. */
 #ifndef TANDEM_CORE_STATE_BPF_H
 #define TANDEM_CORE_STATE_BPF_H
 
 #include "kernel.bpf.h"
-#include "../../policy/eevdf.h"
-#include "../guest/intf.h"
+#include "intf.h"
 
 struct task_state {
 	u64 v;			/* virtual run time on the clock of queue_cpu */
 	u64 deadline;
-	s64 lag;		/* carried while not in a queue */
+	s64 lag;		/* CPU time owed to it; carried while not in a queue */
 	u64 left_clock;		/* V of left_cpu when the task left */
 	u64 used_ns;		/* of the current request */
 	u64 request_ns;
+	u64 base_ns;		/* what it asks for when nobody heavier is beside it */
 	u64 burst_ns;		/* run time since it last slept */
 	u64 mean_burst_ns;
 	u64 booked_work_ns;	/* its part of cpu_state.queued_work_ns */
 	u64 charged_at_ns;	/* up to here its run time is accounted */
 	u64 charged_steal_ns;
 	u64 pushed_at_ns;
-	u32 weight;
+	u64 parked_at_ns;	/* since when it waits for quota; 0: it does not */
+	u64 recent_ns;		/* fading memory of its run time */
+	u64 recent_at_ns;
+	u64 weight;		/* effective */
+	u64 scale;		/* of its group, when the weight was computed */
+	u32 was_late;		/* waits, or waited, in the late queue */
+	u32 own_weight;		/* by its nice value */
+	u32 group;
+	u32 counted_weight;	/* its part of counted_group's load while it is runnable */
+	u32 counted_group;
+	u32 admitted;		/* limited group that has let it go on and waits for its turn's end; 0: none */
+	u32 run_limit;		/* limited group that counts it as running; 0: none */
 	u32 class;		/* enum task_class */
 	s32 queue_cpu;		/* whose clock v is on; -1: in no queue */
 	s32 left_cpu;
@@ -43,6 +54,17 @@ struct {
 	__type(value, struct cpu_state);
 } cpus SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_GROUPS);
+	__type(key, u32);
+	__type(value, struct group_state);
+} groups SEC(".maps");
+
+/* Groups with a quota, and how often that set has changed. */
+u32 nr_limits;
+u32 limits_generation;
+
 const volatile u32 nr_cpu_ids = 1;
 const volatile u64 watchdog_ns = 20 * NSEC_PER_MSEC_ * 1000;
 const volatile u64 base_request_ns = TANDEM_REQUEST_NS;
@@ -64,10 +86,40 @@ static __always_inline void count(struct cpu_state *c, enum counter id)
 	c->counters[id]++;
 }
 
-/* Two queues per CPU: best effort and normal. */
+static __always_inline struct group_state *group_state(u32 group)
+{
+	return bpf_map_lookup_elem(&groups, &group);
+}
+
+/*
+ * Queues: per CPU one for best effort, one for normal tasks, and one for
+ * those of them that would wait for too long by their weight; per group with
+ * a quota one for tasks that wait for it.
+ */
+#define LATE_QUEUE 2
+#define BACKLOG_BASE (1ULL << 40)
+
 static __always_inline u64 queue_of(s32 cpu, u32 class)
 {
-	return ((u64)(u32)cpu << 1) | (class == CLASS_NORMAL);
+	return ((u64)(u32)cpu << 2) | (class == CLASS_NORMAL);
+}
+
+static __always_inline u64 late_queue_of(s32 cpu)
+{
+	return ((u64)(u32)cpu << 2) | LATE_QUEUE;
+}
+
+static __always_inline u64 backlog_of(u32 group)
+{
+	return BACKLOG_BASE | group;
+}
+
+/* Normal tasks that wait for this CPU. */
+static __always_inline u32 waiting_normal(s32 cpu, const struct cpu_state *c)
+{
+	u32 n = k_waiting(queue_of(cpu, CLASS_NORMAL));
+
+	return c->late_due_ns ? n + k_waiting(late_queue_of(cpu)) : n;
 }
 
 static __always_inline u32 class_index(u32 class)

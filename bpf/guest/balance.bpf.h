@@ -27,7 +27,8 @@ static __noinline bool take_orphan(s32 cpu)
 
 		if (!c || c->online)
 			continue;
-		if (k_take(queue_of(i, CLASS_NORMAL)) || k_take(queue_of(i, CLASS_BEST_EFFORT))) {
+		if (k_take(queue_of(i, CLASS_NORMAL)) || k_take(late_queue_of(i)) ||
+		    k_take(queue_of(i, CLASS_BEST_EFFORT))) {
 			count(own, CNT_ORPHANS);
 			return true;
 		}
@@ -66,7 +67,7 @@ static __noinline s32 helper_for(struct task_struct *p, s32 from_cpu)
 
 		if (!c || i == (u32)from_cpu || !c->online || !is_idle(c) || !k_allowed(p, i))
 			continue;
-		if (would_take(c, from, from_cpu, k_waiting(queue_of(from_cpu, CLASS_NORMAL)), now))
+		if (would_take(c, from, from_cpu, waiting_normal(from_cpu, from), now))
 			return i;
 	}
 	return -1;
@@ -94,7 +95,7 @@ static __noinline bool take_normal(s32 cpu, bool rescue_only)
 		c = cpu_state(from);
 		if (!c)
 			continue;
-		waiting = k_waiting(queue_of(from, CLASS_NORMAL));
+		waiting = waiting_normal(from, c);
 		if (!waiting)
 			continue;
 		inactive = off_pcpu(from, c, now);
@@ -104,7 +105,7 @@ static __noinline bool take_normal(s32 cpu, bool rescue_only)
 			count(own, CNT_DECLINED);
 			continue;
 		}
-		if (k_take(queue_of(from, CLASS_NORMAL))) {
+		if (k_take(queue_of(from, CLASS_NORMAL)) || k_take(late_queue_of(from))) {
 			count(own, CNT_PULLED);
 			if (inactive)
 				count(own, CNT_RESCUED);

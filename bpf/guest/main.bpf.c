@@ -19,22 +19,20 @@
  *
  * Invariants. Waiting tasks sit in per-vCPU user queues; a local queue holds
  * at most the task that runs next. A task is charged for the time it ran, not
- * for what the host stole meanwhile. SCHED_IDLE is true best effort, but for
- * a sliver that keeps the kernel's watchdog quiet.
+ * for what the host stole meanwhile. SCHED_IDLE and cpu.idle groups are true
+ * best effort, but for a sliver that keeps the kernel's watchdog quiet.
+ * Fairness, cgroups, quotas and slices are the core's (bpf/core); this file
+ * says when they act.
  *
  * Sources: vSched (EuroSys'25) for the aim; sched_ext for the means.
  *
- * Not here yet: cgroup weights and quotas (the daemon refuses to load where
- * they are in use), slices below the tick, prediction of preemptions.
+ * Not here yet: prediction of preemptions.
  */
 #include "balance.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 
 UEI_DEFINE(uei);
-
-/* Slice of a task without company. */
-#define ALONE_SLICE_NS (100 * NSEC_PER_MSEC_)
 
 const volatile u32 fault = FAULT_NONE;
 
@@ -68,11 +66,13 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	} else {
 		cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 	}
-	/* Who waits there already would be passed over by a direct insertion. */
-	if (idle && t && !is_fault_target(p) && !k_waiting(queue_of(cpu, CLASS_NORMAL))) {
-		c = cpu_state(cpu);
-		if (c)
-			count(c, CNT_DIRECT);
+	if (!idle && (wake_flags & SCX_WAKE_FORK) && !contended)
+		cpu = lightest_cpu(p, cpu);
+	c = cpu_state(cpu);
+	/* Who waits there already would be passed over by a direct insertion, and so would a quota. */
+	if (idle && t && c && !is_fault_target(p) && !waiting_normal(cpu, c) &&
+	    !(nr_limits && exhausted(t->group, k_now()))) {
+		count(c, CNT_DIRECT);
 		k_insert_local(p, base_request_ns, 0);
 	}
 	return cpu;
@@ -112,9 +112,10 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task_state *t = task_state(p);
 	s32 cpu = scx_bpf_task_cpu(p);
-	struct cpu_state *c;
+	struct cpu_state *c = cpu_state(cpu);
+	u64 now;
 
-	if (!t) {
+	if (!t || !c) {
 		k_insert_local(p, base_request_ns, enq_flags);
 		return;
 	}
@@ -128,35 +129,52 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 		k_insert_local(p, base_request_ns, enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
+	now = k_now();
+	t->parked_at_ns = 0;
+	if (nr_limits && may_park(p)) {
+		u32 limit = exhausted(t->group, now);
+
+		if (limit) {
+			t->push_to = -1;
+			park(p, t, limit, now, enq_flags);
+			return;
+		}
+	}
 	if (t->push_to >= 0) {
 		if (k_allowed(p, t->push_to) && !k_is_pinned(p))
 			cpu = t->push_to;
 		t->push_to = -1;
+	} else if (!(enq_flags & SCX_ENQ_WAKEUP) && t->queue_cpu == cpu) {
+		cpu = give_away(p, t, c, cpu);
 	}
 	c = cpu_state(cpu);
-	if (!c) {
-		k_insert_local(p, base_request_ns, enq_flags);
+	if (!c)
 		return;
-	}
-	rejoin(p, t, cpu);
+	if (t->queue_cpu == cpu)
+		reweigh(t, c);
+	else
+		rejoin(p, t, cpu, now);
 	if (t->used_ns >= t->request_ns)
-		renew_request(t);
+		renew_request(t, c);
 	count(c, CNT_QUEUED);
-	k_insert_ordered(p, queue_of(cpu, t->class), sub_floor_u64(t->request_ns, t->used_ns), t->deadline, enq_flags);
+	put_in_order(p, t, c, cpu, now, enq_flags);
 	announce(p, t, c, cpu, enq_flags);
 }
 
-/* Shall prev go on, or the first of the queue run? Charges prev and, if it goes on, gives it a slice. */
-static __always_inline bool keep(struct task_struct *prev, struct cpu_state *c, s32 cpu, u64 now)
+/* Shall prev go on, or the first of the queue run? Charges prev. */
+static __always_inline bool keep(struct task_struct *prev, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
-	struct task_state *t = task_state(prev);
 	u64 first;
 
-	if (!t || t->push_to >= 0 || t->run_cpu != cpu || !k_allowed(prev, cpu))
+	if (t->push_to >= 0 || t->run_cpu != cpu || !k_allowed(prev, cpu))
 		return false;
 	charge(t, c, cpu, now);
+	admission_done(t);
+	if (nr_limits && may_park(prev) && exhausted(t->group, now))
+		return false;
+	reweigh(t, c);
 	if (t->used_ns >= t->request_ns)
-		renew_request(t);
+		renew_request(t, c);
 	else if (!prev->scx.slice)
 		count(c, CNT_REGRANTED);
 	c->curr_deadline = t->deadline;
@@ -164,7 +182,7 @@ static __always_inline bool keep(struct task_struct *prev, struct cpu_state *c, 
 		if (k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) && time_before_ns(first, t->deadline))
 			return false;
 	} else {
-		if (k_waiting(queue_of(cpu, CLASS_NORMAL)))
+		if (waiting_normal(cpu, c))
 			return false;
 		if (k_peek_key(queue_of(cpu, CLASS_BEST_EFFORT), &first) && time_before_ns(first, t->deadline))
 			return false;
@@ -175,8 +193,8 @@ static __always_inline bool keep(struct task_struct *prev, struct cpu_state *c, 
 void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 {
 	struct cpu_state *c = cpu_state(cpu);
-	struct task_state *t;
 	bool kept = false, best_effort = false;
+	struct task_state *t = NULL;
 	u64 now = k_now();
 	u32 waiting;
 
@@ -193,34 +211,39 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 			return;
 		}
 	}
-	if (prev && k_wants_to_run(prev)) {
-		kept = keep(prev, c, cpu, now);
-		best_effort = k_is_best_effort(prev);
+	if (c->late_due_ns && !time_before_ns(now, c->late_due_ns) && take_late(c, cpu)) {
+		count(c, CNT_DUE);
+		return;
 	}
-	if (!kept && k_take(queue_of(cpu, CLASS_NORMAL)))
+	if (prev && k_wants_to_run(prev))
+		t = task_state(prev);
+	if (t) {
+		kept = keep(prev, t, c, cpu, now);
+		best_effort = t->class == CLASS_BEST_EFFORT;
+	}
+	if (c->pull_from >= 0)
+		even_out(cpu);
+	if (c->unpark_limit) {
+		u32 limit = c->unpark_limit;
+
+		c->unpark_limit = 0;
+		unpark(limit, cpu, 1);
+	}
+	if (!kept && (k_take(queue_of(cpu, CLASS_NORMAL)) || (c->late_due_ns && take_late(c, cpu))))
 		return;
 	/* Own queue is empty, or prev comes first in it. Is there somebody to help? */
 	if ((!kept || best_effort) && take_normal(cpu, false))
 		return;
-	if (kept && !best_effort && contended && !k_waiting(queue_of(cpu, CLASS_NORMAL)) && take_normal(cpu, true))
+	if (kept && !best_effort && contended && !waiting_normal(cpu, c) && take_normal(cpu, true))
 		return;
 	if (!kept && (k_take(queue_of(cpu, CLASS_BEST_EFFORT)) || take_best_effort(cpu)))
 		return;
-	if (!prev || !k_wants_to_run(prev))
-		return;
-	t = task_state(prev);
-	if (!t || t->push_to >= 0)
+	/* Nobody else: prev goes on, unless it has to go elsewhere or its quota is used up. */
+	if (!t || t->push_to >= 0 || (!kept && nr_limits && may_park(prev) && exhausted(t->group, now)))
 		return;
 	if (kept)
 		count(c, CNT_KEPT);
-	/*
-	 * Whoever is alone gets long slices: the tick looks for company, and
-	 * a trip through here every few milliseconds would only cost.
-	 */
-	if (kept && !k_waiting(queue_of(cpu, CLASS_NORMAL)) && !k_waiting(queue_of(cpu, CLASS_BEST_EFFORT)))
-		k_set_slice(prev, ALONE_SLICE_NS);
-	else
-		k_set_slice(prev, max_u64(sub_floor_u64(t->request_ns, t->used_ns), TANDEM_REQUEST_MIN_NS));
+	take_turn(prev, t, c, cpu, now);
 }
 
 void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
@@ -229,28 +252,41 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	struct task_state *t = task_state(p);
 	struct cpu_state *c = cpu_state(cpu);
 	u64 now = k_now();
+	bool company;
 
 	if (!t || !c)
 		return;
 	observe(c, cpu, now, WAS_BUSY);
 	charge(t, c, cpu, now);
 	rebook_work(t, c);
+	reweigh(t, c);
+	if (balance_tick(t, c, cpu, now))
+		k_set_slice(p, 0);
+	if (nr_limits && may_park(p) && exhausted(t->group, now)) {
+		k_set_slice(p, 0);
+		return;
+	}
+	company = waiting_normal(cpu, c);
 	if (t->class == CLASS_BEST_EFFORT) {
-		if (k_waiting(queue_of(cpu, CLASS_NORMAL)) || t->used_ns >= t->request_ns)
+		if (company || t->used_ns >= t->request_ns)
 			k_set_slice(p, 0);
 		return;
 	}
+	company = company || k_waiting(queue_of(cpu, CLASS_BEST_EFFORT));
 	if (t->used_ns >= t->request_ns) {
-		if (k_waiting(queue_of(cpu, CLASS_NORMAL)) || k_waiting(queue_of(cpu, CLASS_BEST_EFFORT))) {
+		if (company) {
 			k_set_slice(p, 0);
 			return;
 		}
-		renew_request(t);
+		renew_request(t, c);
 		c->curr_deadline = t->deadline;
 		if (contended && rescue_due(cpu)) {
 			k_set_slice(p, 0);
 			return;
 		}
+	} else if (company && !c->run_until_ns) {
+		/* It has got company since its turn began: from now on the turn's end matters. */
+		end_turn_at(c, cpu, now + remaining(t), now);
 	}
 	/* Nothing can be much stronger than a vCPU that is nearly whole. */
 	if (!uneven || !push_gains(capacity(c, now), TANDEM_SCALE) || k_is_pinned(p) || now - t->pushed_at_ns < TANDEM_PUSH_REST_NS)
@@ -269,6 +305,7 @@ void BPF_STRUCT_OPS(guest_runnable, struct task_struct *p, u64 enq_flags)
 	struct task_state *t = task_state(p);
 
 	if (t) {
+		group_runnable(p, t);
 		t->mean_burst_ns = ewma_u64(t->mean_burst_ns, min_u64(t->burst_ns, TANDEM_BURST_MAX_NS), 2);
 		t->burst_ns = 0;
 	}
@@ -284,18 +321,28 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	if (!t || !c)
 		return;
 	observe(c, cpu, now, is_idle(c) ? WAS_WOKEN : WAS_BUSY);
-	if (t->queue_cpu < 0)
-		join(p, t, cpu);
+	if (t->queue_cpu == cpu)
+		reweigh(t, c);
 	else
-		rejoin(p, t, cpu);
+		rejoin(p, t, cpu, now);
+	/* Whoever is served by the clock on the wall is no measure for the others. */
+	if (!t->was_late)
+		c->clock[class_index(t->class)] =
+			clock_anchored(c->clock[class_index(t->class)], t->v, t->request_ns, t->weight, t->base_ns);
+	t->was_late = 0;
 	t->run_cpu = cpu;
 	t->push_to = -1;
+	t->parked_at_ns = 0;
 	t->charged_at_ns = now;
 	t->charged_steal_ns = c->seen_steal_ns;
 	c->curr_class = t->class;
 	c->curr_deadline = t->deadline;
 	c->curr_since_ns = now;
+	c->curr_charged_at_ns = now;
 	c->curr_burst_ns = t->burst_ns;
+	quota_running(t, true);
+	if (cpu == bpf_get_smp_processor_id())
+		take_turn(p, t, c, cpu, now);
 }
 
 void BPF_STRUCT_OPS(guest_stopping, struct task_struct *p, bool runnable)
@@ -314,15 +361,25 @@ void BPF_STRUCT_OPS(guest_stopping, struct task_struct *p, bool runnable)
 		charge(t, c, cpu, now);
 	}
 	t->run_cpu = -1;
+	c->curr_charged_at_ns = 0;
+	c->run_until_ns = 0;
+	if (t->run_limit || t->admitted)
+		c->unpark_limit = t->admitted ? t->admitted : t->run_limit;
+	admission_done(t);
+	quota_running(t, false);
 }
 
 void BPF_STRUCT_OPS(guest_quiescent, struct task_struct *p, u64 deq_flags)
 {
 	struct task_state *t = task_state(p);
 
-	if (!t || t->queue_cpu < 0)
+	if (!t)
 		return;
-	leave(t);
+	group_quiescent(t);
+	admission_done(t);
+	if (t->queue_cpu < 0)
+		return;
+	leave(t, k_now());
 	/* After a sleep a task asks anew. */
 	t->used_ns = 0;
 }
@@ -337,38 +394,25 @@ void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 		return;	/* what comes first, a task or nothing, is seen elsewhere */
 	observe(c, cpu, k_now(), is_idle(c) ? WAS_WOKEN : WAS_BUSY);
 	c->curr_class = CLASS_NONE;
+	c->load_avg = 0;
+	c->give_to = -1;
 	/*
 	 * Somebody may have queued a task between the last look and now, and
 	 * would have seen a busy CPU.
 	 */
-	if (k_waiting(queue_of(cpu, CLASS_NORMAL)))
+	if (waiting_normal(cpu, c))
 		k_kick_idle(cpu);
 }
 
+/* The kernel takes a task off its queue to change its weight; this is for one that is in ours all the same. */
 void BPF_STRUCT_OPS(guest_set_weight, struct task_struct *p, u32 weight)
 {
 	struct task_state *t = task_state(p);
-	struct cpu_state *c;
-	u32 new_weight, class;
-	u64 old;
 
-	if (!t)
+	if (!t || t->queue_cpu < 0)
 		return;
-	class = k_is_best_effort(p) ? CLASS_BEST_EFFORT : CLASS_NORMAL;
-	new_weight = task_weight(p, class);
-	if (t->queue_cpu < 0 || class != t->class)
-		return;
-	c = cpu_state(t->queue_cpu);
-	if (!c)
-		return;
-	old = t->weight;
-	/* What it is owed in CPU time stays the same: lag and the rest of the request are rescaled. */
-	if (time_before_ns(t->v, c->clock[class_index(class)]))
-		t->v = c->clock[class_index(class)] -
-		       (c->clock[class_index(class)] - t->v) * old / (new_weight ? new_weight : 1);
-	t->weight = new_weight;
-	__sync_fetch_and_add(&c->weight[class_index(class)], (u64)new_weight - old);
-	t->deadline = t->v + virtual_ns(sub_floor_u64(t->request_ns, t->used_ns), new_weight);
+	leave(t, k_now());
+	join(p, t, t->left_cpu, k_now());
 }
 
 bool BPF_STRUCT_OPS(guest_yield, struct task_struct *from, struct task_struct *to)
@@ -425,9 +469,12 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init_task, struct task_struct *p, struct scx_
 	t->left_cpu = -1;
 	t->run_cpu = -1;
 	t->push_to = -1;
-	t->weight = TANDEM_WEIGHT_NICE_0;
+	t->weight = TANDEM_UNIT;
 	t->class = CLASS_NORMAL;
 	t->request_ns = base_request_ns;
+	t->base_ns = base_request_ns;
+	t->group = cgroups_enabled && bpf_core_field_exists(args->cgroup) && args->cgroup ? group_of(args->cgroup)
+											  : ROOT_GROUP;
 	/* Nothing is known of a new task: neither a short one nor a hog. */
 	t->mean_burst_ns = NSEC_PER_MSEC_;
 	return 0;
@@ -437,21 +484,87 @@ void BPF_STRUCT_OPS(guest_disable, struct task_struct *p)
 {
 	struct task_state *t = task_state(p);
 
-	if (t && t->queue_cpu >= 0)
-		leave(t);
+	if (!t)
+		return;
+	group_quiescent(t);
+	admission_done(t);
+	if (t->queue_cpu >= 0)
+		leave(t, k_now());
+}
+
+/* On SMT siblings with different cookies: who is behind by more goes first. */
+bool BPF_STRUCT_OPS(guest_core_sched_before, struct task_struct *a, struct task_struct *b)
+{
+	struct task_state *ta = task_state(a), *tb = task_state(b);
+	struct cpu_state *ca, *cb;
+
+	if (!ta || !tb || ta->queue_cpu < 0 || tb->queue_cpu < 0)
+		return a->scx.runnable_at < b->scx.runnable_at;
+	ca = cpu_state(ta->queue_cpu);
+	cb = cpu_state(tb->queue_cpu);
+	if (!ca || !cb)
+		return false;
+	return time_before_ns(ta->v - ca->clock[class_index(ta->class)], tb->v - cb->clock[class_index(tb->class)]);
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(guest_cgroup_init, struct cgroup *cgrp, struct scx_cgroup_init_args *args)
+{
+	return tree_add(cgrp, args);
+}
+
+void BPF_STRUCT_OPS_SLEEPABLE(guest_cgroup_exit, struct cgroup *cgrp)
+{
+	group_remove(k_cgroup_id(cgrp));
+}
+
+/* Called with the task off its queue: it has left the old group's accounts, and joins the new one's later. */
+void BPF_STRUCT_OPS(guest_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
+{
+	struct task_state *t = task_state(p);
+
+	if (t && cgroups_enabled)
+		t->group = group_of(to);
+}
+
+void BPF_STRUCT_OPS(guest_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
+{
+	tree_set_weight(group_of(cgrp), weight);
+}
+
+void BPF_STRUCT_OPS(guest_cgroup_set_bandwidth, struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us)
+{
+	tree_set_bandwidth(group_of(cgrp), period_us, quota_us, burst_us);
+}
+
+void BPF_STRUCT_OPS(guest_cgroup_set_idle, struct cgroup *cgrp, bool idle)
+{
+	tree_set_idle(group_of(cgrp), idle);
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 {
 	u64 now = k_now();
+	s32 err;
 	u32 i;
+
+	err = groups_init();
+	if (!err)
+		err = backlog_init();
+	if (!err)
+		err = slices_init();
+	if (err) {
+		scx_bpf_error("cannot set up timers: error %d", err);
+		return err;
+	}
 
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
-		s32 err;
 
 		if (!c)
 			return -EINVAL;
+		c->give_to = -1;
+		c->pull_from = -1;
+		c->seen_from = -1;
 		c->seen_at_ns = now;
 		c->seen_steal_ns = steal_of(i);
 		c->idle_floor_at_ns = now;
@@ -459,6 +572,8 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 		if (!c->online)
 			__sync_fetch_and_add(&nr_offline, 1);
 		err = scx_bpf_create_dsq(queue_of(i, CLASS_NORMAL), -1);
+		if (!err)
+			err = scx_bpf_create_dsq(late_queue_of(i), -1);
 		if (!err)
 			err = scx_bpf_create_dsq(queue_of(i, CLASS_BEST_EFFORT), -1);
 		if (err) {
@@ -469,25 +584,37 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 	return 0;
 }
 
+void BPF_STRUCT_OPS(guest_dump, struct scx_dump_ctx *dctx)
+{
+	scx_bpf_dump("tandem: contended=%u uneven=%u groups=%u shared=%u limits=%u offline=%u\n", contended, uneven,
+		     nr_groups, nr_groups_shared, nr_limits, nr_offline);
+}
+
 void BPF_STRUCT_OPS(guest_dump_cpu, struct scx_dump_ctx *dctx, s32 cpu, bool idle)
 {
 	struct cpu_state *c = cpu_state(cpu);
 
-	if (!c || (idle && !k_waiting(queue_of(cpu, CLASS_NORMAL))))
+	if (!c || (idle && !waiting_normal(cpu, c)))
 		return;
-	scx_bpf_dump("tandem: share=%u/1024 absence_us=%llu class=%u waiting=%u best_effort=%u weight=%llu\n",
+	scx_bpf_dump("tandem: share=%u/1024 absence_us=%llu class=%u waiting=%u late=%u best_effort=%u weight=%llu\n",
 		     c->model.share, c->model.inactive_mean_ns / 1000, c->curr_class,
-		     k_waiting(queue_of(cpu, CLASS_NORMAL)), k_waiting(queue_of(cpu, CLASS_BEST_EFFORT)), c->weight[1]);
+		     k_waiting(queue_of(cpu, CLASS_NORMAL)), k_waiting(late_queue_of(cpu)),
+		     k_waiting(queue_of(cpu, CLASS_BEST_EFFORT)), c->weight[1]);
 }
 
 void BPF_STRUCT_OPS(guest_dump_task, struct scx_dump_ctx *dctx, struct task_struct *p)
 {
 	struct task_state *t = task_state(p);
+	struct group_state *g;
 
-	if (t)
-		scx_bpf_dump("tandem: class=%u queue=%d run=%d v=%llu deadline=%llu used_us=%llu request_us=%llu\n",
-			     t->class, t->queue_cpu, t->run_cpu, t->v, t->deadline, t->used_ns / 1000,
-			     t->request_ns / 1000);
+	if (!t)
+		return;
+	g = group_state(t->group);
+	scx_bpf_dump("tandem: class=%u queue=%d run=%d v=%llu deadline=%llu weight=%llu used_us=%llu request_us=%llu\n",
+		     t->class, t->queue_cpu, t->run_cpu, t->v, t->deadline, t->weight, t->used_ns / 1000,
+		     t->request_ns / 1000);
+	scx_bpf_dump("tandem: group=%u cgroup=%llu quota_us=%llu pool_ns=%lld parked_at_us=%llu\n", t->group,
+		     g ? g->id : 0, g ? g->quota_ns / 1000 : 0, g ? g->pool_ns : 0, t->parked_at_ns / 1000);
 }
 
 void BPF_STRUCT_OPS(guest_exit, struct scx_exit_info *ei)
@@ -512,6 +639,14 @@ SCX_OPS_DEFINE(tandem_guest,
 	       .cpu_offline		= (void *)guest_cpu_offline,
 	       .init_task		= (void *)guest_init_task,
 	       .disable			= (void *)guest_disable,
+	       .core_sched_before	= (void *)guest_core_sched_before,
+	       .cgroup_init		= (void *)guest_cgroup_init,
+	       .cgroup_exit		= (void *)guest_cgroup_exit,
+	       .cgroup_move		= (void *)guest_cgroup_move,
+	       .cgroup_set_weight	= (void *)guest_cgroup_set_weight,
+	       .cgroup_set_bandwidth	= (void *)guest_cgroup_set_bandwidth,
+	       .cgroup_set_idle		= (void *)guest_cgroup_set_idle,
+	       .dump			= (void *)guest_dump,
 	       .dump_cpu		= (void *)guest_dump_cpu,
 	       .dump_task		= (void *)guest_dump_task,
 	       .init			= (void *)guest_init,

@@ -7,7 +7,10 @@
 #ifndef TANDEM_GUEST_VCPU_BPF_H
 #define TANDEM_GUEST_VCPU_BPF_H
 
-#include "../core/fair.bpf.h"
+#include "../core/spread.bpf.h"
+#include "../core/turn.bpf.h"
+#include "../core/tree.bpf.h"
+#include "intf.h"
 
 /* Some vCPU is contended: places are chosen by cost. Otherwise the kernel's idle selection is best. */
 u32 contended;

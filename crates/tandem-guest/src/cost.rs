@@ -2,13 +2,16 @@
 
 use crate::GuestError;
 use libbpf_rs::query::ProgInfoIter;
+use libbpf_rs::ProgramType;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-/// Programs of the guest scheduler begin with this.
-const PREFIX: &str = "guest_";
-/// A decision is a task that begins to run.
-const DECISION: &str = "guest_running";
+/// A decision is a task that begins to run: the callback whose name ends so. What stands before it begins
+/// the names of all callbacks of that scheduler.
+const DECISION: &str = "_running";
+/// The kernel keeps this many characters of a program's name.
+const KEPT: usize = 15;
 
 /// Cost of a running scheduler.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -21,33 +24,57 @@ pub struct Cost {
     pub ns_per_call: BTreeMap<String, f64>,
 }
 
-/// Reads the cost of the scheduler that runs on this machine.
+/// Reads the cost of the sched_ext scheduler that runs on this machine, whichever it is. What its timers
+/// do is not counted by the kernel.
 ///
-/// Run times are counted only while `kernel.bpf_stats_enabled` is 1.
+/// Run times are counted only while `kernel.bpf_stats_enabled` is 1. The figures are those of the time
+/// `over` from now; zero: since the scheduler was loaded.
 ///
 /// # Errors
 /// No scheduler runs, or nothing has been counted.
-pub fn read() -> Result<Cost, GuestError> {
-    let mut total_ns = 0;
-    let mut decisions = 0;
+pub fn read(over: Duration) -> Result<Cost, GuestError> {
+    let earlier = if over.is_zero() { BTreeMap::new() } else { snapshot() };
+    std::thread::sleep(over);
+    let programs: Vec<(String, u64, u64)> = snapshot()
+        .into_iter()
+        .map(|(id, (name, count, time_ns))| {
+            let (count_before, time_before) = earlier.get(&id).map_or((0, 0), |(_, c, t)| (*c, *t));
+            (name, count.saturating_sub(count_before), time_ns.saturating_sub(time_before))
+        })
+        .filter(|(_, count, _)| *count > 0)
+        .collect();
     let mut cost = Cost { rss_mib: daemon_rss_mib(), ..Cost::default() };
-    for program in ProgInfoIter::default() {
-        let name = program.name.to_string_lossy().into_owned();
-        if !name.starts_with(PREFIX) || program.run_cnt == 0 {
-            continue;
-        }
-        total_ns += program.run_time_ns;
-        // The kernel keeps the first 15 characters of a name.
-        if DECISION.starts_with(&name) {
-            decisions = program.run_cnt;
-        }
-        cost.ns_per_call.insert(name, program.run_time_ns as f64 / program.run_cnt as f64);
-    }
-    if decisions == 0 {
-        return Err(GuestError::NoStatistics);
+    let found = programs.iter().find_map(|(name, count, _)| Some((prefix_of(name)?, *count)));
+    let (prefix, decisions) = found.ok_or(GuestError::NoStatistics)?;
+    let mut total_ns = 0;
+    for (name, count, time_ns) in programs.iter().filter(|(name, ..)| name.starts_with(prefix)) {
+        total_ns += time_ns;
+        cost.ns_per_call.insert(name.clone(), *time_ns as f64 / *count as f64);
     }
     cost.ns_per_decision = total_ns as f64 / decisions as f64;
     Ok(cost)
+}
+
+/// Name, runs and run time of each callback, by the kernel's number of the program.
+fn snapshot() -> BTreeMap<u32, (String, u64, u64)> {
+    ProgInfoIter::default()
+        .filter(|program| program.ty == ProgramType::StructOps)
+        .map(|program| {
+            let name = program.name.to_string_lossy().into_owned();
+            (program.id, (name, program.run_cnt, program.run_time_ns))
+        })
+        .collect()
+}
+
+/// What begins the names of a scheduler's callbacks, if this is the one that marks a decision.
+fn prefix_of(name: &str) -> Option<&str> {
+    let whole = name.strip_suffix(DECISION);
+    // Names may be cut off within the ending.
+    let cut = || {
+        let at = name.rfind('_').filter(|_| name.len() == KEPT)?;
+        (DECISION.starts_with(&name[at..]) && name.len() - at > 2).then(|| &name[..at])
+    };
+    whole.or_else(cut).filter(|prefix| !prefix.is_empty())
 }
 
 /// Resident memory of the process that has loaded the scheduler: the largest other process of our name.
@@ -68,4 +95,19 @@ fn daemon_rss_mib() -> f64 {
         largest_kib = largest_kib.max(kib.unwrap_or(0.0));
     }
     largest_kib / 1024.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::prefix_of;
+
+    #[test]
+    fn schedulers_are_known_by_the_callback_that_marks_a_decision() {
+        assert_eq!(prefix_of("guest_running"), Some("guest"));
+        assert_eq!(prefix_of("bpfland_running"), Some("bpfland"));
+        assert_eq!(prefix_of("scx_simple_runn"), Some("scx_simple"));
+        assert_eq!(prefix_of("guest_enqueue"), None);
+        assert_eq!(prefix_of("_running"), None);
+        assert_eq!(prefix_of("a_r"), None);
+    }
 }

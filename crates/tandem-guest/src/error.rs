@@ -20,8 +20,8 @@ pub enum GuestError {
         /// Its name, as the kernel reports it.
         name: String,
     },
-    /// A cgroup setting that the scheduler does not honour yet is in use.
-    #[error("{path} is set to \"{value}\", which this scheduler does not honour yet: reset it to \"{neutral}\" or pass --ignore-cgroups", path = path.display())]
+    /// A cgroup setting is in use of which this kernel tells a scheduler nothing.
+    #[error("{path} is set to \"{value}\", but this kernel does not report that to sched_ext schedulers: reset it to \"{neutral}\", use a newer kernel or pass --ignore-cgroups", path = path.display())]
     CgroupKnob {
         /// The file that holds the setting.
         path: PathBuf,
@@ -60,6 +60,14 @@ pub enum GuestError {
     /// The statistics server could not start.
     #[error("cannot serve statistics: {0:#}")]
     Stats(anyhow::Error),
+    /// The metrics cannot be served.
+    #[error("cannot serve metrics on {addr}: {reason}; choose another address")]
+    Metrics {
+        /// The address.
+        addr: String,
+        /// Why.
+        reason: String,
+    },
     /// Nothing to report the cost of.
     #[error("no run statistics of a guest scheduler: start one, and write 1 to /proc/sys/kernel/bpf_stats_enabled")]
     NoStatistics,

@@ -8,7 +8,8 @@
 mod bpf;
 pub mod cost;
 pub mod error;
-pub mod model;
+mod metrics;
+mod model;
 pub mod options;
 pub mod preflight;
 mod prober;

@@ -17,8 +17,23 @@ pub struct VcpuFacts {
     pub inactive_mean_us: f64,
     /// Age of the estimate in milliseconds; none: nothing measured yet.
     pub age_ms: Option<f64>,
+    /// Tasks that wait or run on it.
+    pub tasks: u64,
+    /// Their effective weight; 1 is a task of nice 0 outside of all groups.
+    pub weight: f64,
     /// Event counters, indexed as `enum counter` in `bpf/guest/intf.h`.
     pub counters: Vec<u64>,
+}
+
+/// How many cgroups the scheduler knows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GroupFacts {
+    /// With a record of their own.
+    pub groups: u64,
+    /// Sharing their parent's.
+    pub shared: u64,
+    /// With a quota.
+    pub limits: u64,
 }
 
 /// Reads every possible CPU's record.
@@ -36,6 +51,8 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
     let u32_at = |offset: usize| field(&bytes, offset).map(u32::from_ne_bytes).unwrap_or(0);
     let model = std::mem::offset_of!(intf::cpu_state, model);
     let updated_ns = u64_at(model + std::mem::offset_of!(intf::vcpu_model, updated_ns));
+    let tasks = std::mem::offset_of!(intf::cpu_state, tasks);
+    let weights = std::mem::offset_of!(intf::cpu_state, weight);
     let counters = std::mem::offset_of!(intf::cpu_state, counters);
     Ok(VcpuFacts {
         cpu,
@@ -45,6 +62,9 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
         inactive_mean_us: u64_at(model + std::mem::offset_of!(intf::vcpu_model, inactive_mean_ns)) as f64
             / 1e3,
         age_ms: (updated_ns > 0).then(|| now_ns.saturating_sub(updated_ns) as f64 / 1e6),
+        tasks: [0, 1].map(|class| u64::from(u32_at(tasks + 4 * class))).iter().sum(),
+        weight: [0, 1].map(|class| u64_at(weights + 8 * class) as f64).iter().sum::<f64>()
+            / f64::from(intf::TANDEM_UNIT),
         counters: (0..intf::counter_NR_COUNTERS as usize).map(|i| u64_at(counters + 8 * i)).collect(),
     })
 }

@@ -27,10 +27,14 @@ pub struct GuestOptions {
     pub ignore_cgroups: bool,
     /// Probe idle vCPUs. Without it only what runs anyway is measured.
     pub probe: bool,
+    /// End turns when they are due, by timers; without them at the next tick.
+    pub slice_timers: bool,
     /// CPU request of a normal task in microseconds, 500 to 100,000.
     pub slice_us: u64,
     /// Print libbpf's messages too.
     pub debug: bool,
+    /// Serve OpenMetrics over HTTP on this address.
+    pub metrics: Option<std::net::SocketAddr>,
     /// Fault injection.
     pub fault: Fault,
 }
@@ -43,8 +47,10 @@ impl Default for GuestOptions {
             partial: false,
             ignore_cgroups: false,
             probe: true,
+            slice_timers: true,
             slice_us: 3000,
             debug: false,
+            metrics: None,
             fault: Fault::None,
         }
     }

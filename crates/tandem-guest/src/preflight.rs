@@ -28,6 +28,23 @@ impl SystemPaths {
     }
 }
 
+/// Which cgroup settings the running kernel tells a scheduler about. Weights it always does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CgroupSupport {
+    /// cpu.max (6.17 and later).
+    pub quota: bool,
+    /// cpu.idle (6.19 and later).
+    pub idle: bool,
+}
+
+impl CgroupSupport {
+    /// Of the running kernel, by the callbacks that it knows.
+    pub fn of_kernel() -> Self {
+        let has = |field| scx_utils::compat::struct_has_field("sched_ext_ops", field).unwrap_or(false);
+        Self { quota: has("cgroup_set_bandwidth"), idle: has("cgroup_set_idle") }
+    }
+}
+
 /// Deepest cgroup tree that is searched; the kernel's own default limit is far above what is used.
 const MAX_CGROUP_DEPTH: usize = 32;
 
@@ -35,7 +52,12 @@ const MAX_CGROUP_DEPTH: usize = 32;
 ///
 /// # Errors
 /// The first obstacle found, with its remedy.
-pub fn check(paths: &SystemPaths, is_root: bool, ignore_cgroups: bool) -> Result<(), GuestError> {
+pub fn check(
+    paths: &SystemPaths,
+    is_root: bool,
+    support: impl FnOnce() -> CgroupSupport,
+    ignore_cgroups: bool,
+) -> Result<(), GuestError> {
     if !paths.sched_ext.is_dir() {
         return Err(GuestError::NoSchedExt);
     }
@@ -52,7 +74,11 @@ pub fn check(paths: &SystemPaths, is_root: bool, ignore_cgroups: bool) -> Result
     if ignore_cgroups {
         return Ok(());
     }
-    check_cgroups(&paths.cgroup, 0)
+    let support = support();
+    if support.quota && support.idle {
+        return Ok(());
+    }
+    check_cgroups(&paths.cgroup, support, 0)
 }
 
 fn read_trimmed(path: &Path) -> Result<String, GuestError> {
@@ -61,30 +87,28 @@ fn read_trimmed(path: &Path) -> Result<String, GuestError> {
         .map_err(|source| GuestError::Read { path: path.to_path_buf(), source })
 }
 
-/// Settings that change who gets how much CPU, and the value at which they do nothing.
-fn neutral_value(file: &str, value: &str) -> Option<&'static str> {
+/// A setting that would be lost: the value at which it does nothing.
+fn neutral_value(file: &str, value: &str, support: CgroupSupport) -> Option<&'static str> {
     match file {
-        "cpu.max" if !value.starts_with("max") => Some("max"),
-        "cpu.weight" if value != "100" && value != "0" => Some("100"),
-        "cpu.idle" if value != "0" => Some("0"),
+        "cpu.max" if !support.quota && !value.starts_with("max") => Some("max"),
+        "cpu.idle" if !support.idle && value != "0" => Some("0"),
         _ => None,
     }
 }
 
-fn check_cgroups(dir: &Path, depth: usize) -> Result<(), GuestError> {
-    for file in ["cpu.max", "cpu.weight", "cpu.idle"] {
+fn check_cgroups(dir: &Path, support: CgroupSupport, depth: usize) -> Result<(), GuestError> {
+    for file in ["cpu.max", "cpu.idle"] {
         let path = dir.join(file);
         // Absent at the root and where the controller is off; gone when the group has just been removed.
-        // An idle group reports weight 0, which cpu.idle then names.
         let Ok(value) = read_trimmed(&path) else { continue };
-        if let Some(neutral) = neutral_value(file, &value) {
+        if let Some(neutral) = neutral_value(file, &value, support) {
             return Err(GuestError::CgroupKnob { path, value, neutral });
         }
     }
     let Ok(entries) = std::fs::read_dir(dir) else { return Ok(()) };
     for entry in entries.flatten() {
         if depth < MAX_CGROUP_DEPTH && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            check_cgroups(&entry.path(), depth + 1)?;
+            check_cgroups(&entry.path(), support, depth + 1)?;
         }
     }
     Ok(())
@@ -93,6 +117,8 @@ fn check_cgroups(dir: &Path, depth: usize) -> Result<(), GuestError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ALL: CgroupSupport = CgroupSupport { quota: true, idle: true };
 
     fn machine() -> (tempfile::TempDir, SystemPaths) {
         let dir = tempfile::tempdir().unwrap();
@@ -110,33 +136,42 @@ mod tests {
         let (_dir, paths) = machine();
         std::fs::write(paths.cgroup.join("system.slice/cpu.weight"), "100\n").unwrap();
         std::fs::write(paths.cgroup.join("system.slice/cpu.max"), "max 100000\n").unwrap();
-        check(&paths, true, false).unwrap();
+        check(&paths, true, || ALL, false).unwrap();
     }
 
     #[test]
     fn each_obstacle_is_named() {
         let (_dir, paths) = machine();
-        assert!(matches!(check(&paths, false, false), Err(GuestError::NotRoot)));
+        assert!(matches!(check(&paths, false, || ALL, false), Err(GuestError::NotRoot)));
         std::fs::write(paths.sched_ext.join("state"), "enabled\n").unwrap();
         std::fs::create_dir_all(paths.sched_ext.join("root")).unwrap();
         std::fs::write(paths.sched_ext.join("root/ops"), "other\n").unwrap();
         assert!(
-            matches!(check(&paths, true, false), Err(GuestError::SchedulerPresent { name }) if name == "other")
+            matches!(check(&paths, true, || ALL, false), Err(GuestError::SchedulerPresent { name }) if name == "other")
         );
         std::fs::remove_file(&paths.btf).unwrap();
-        assert!(matches!(check(&paths, true, false), Err(GuestError::NoBtf)));
+        assert!(matches!(check(&paths, true, || ALL, false), Err(GuestError::NoBtf)));
         std::fs::remove_dir_all(&paths.sched_ext).unwrap();
-        assert!(matches!(check(&paths, true, false), Err(GuestError::NoSchedExt)));
+        assert!(matches!(check(&paths, true, || ALL, false), Err(GuestError::NoSchedExt)));
     }
 
     #[test]
-    fn a_quota_in_use_deep_in_the_tree_is_refused_and_can_be_overridden() {
+    fn a_knob_that_the_kernel_does_not_report_is_refused_only_where_it_is_in_use() {
         let (_dir, paths) = machine();
+        let old = CgroupSupport { quota: false, idle: false };
+        check(&paths, true, || old, false).unwrap();
         let knob = paths.cgroup.join("system.slice/a.service/cpu.max");
         std::fs::write(&knob, "50000 100000\n").unwrap();
-        let error = check(&paths, true, false).unwrap_err();
+        check(&paths, true, || ALL, false).unwrap();
+        let error = check(&paths, true, || old, false).unwrap_err();
         assert!(matches!(&error, GuestError::CgroupKnob { path, .. } if *path == knob), "{error}");
         assert!(error.to_string().contains("50000 100000"));
-        check(&paths, true, true).unwrap();
+        check(&paths, true, || old, true).unwrap();
+        std::fs::remove_file(&knob).unwrap();
+        let knob = paths.cgroup.join("system.slice/a.service/cpu.idle");
+        std::fs::write(&knob, "1\n").unwrap();
+        let no_idle = CgroupSupport { quota: true, idle: false };
+        let error = check(&paths, true, || no_idle, false).unwrap_err();
+        assert!(matches!(&error, GuestError::CgroupKnob { path, .. } if *path == knob), "{error}");
     }
 }

@@ -1,7 +1,8 @@
 //! Life cycle: check, load, run, report, give back.
 
 use crate::bpf::{intf, BpfSkel, BpfSkelBuilder};
-use crate::model::{self, VcpuFacts};
+use crate::metrics::Exporter;
+use crate::model::{self, GroupFacts, VcpuFacts};
 use crate::options::{Fault, GuestOptions};
 use crate::prober::Prober;
 use crate::stats::{self, GuestStats};
@@ -32,7 +33,8 @@ pub enum Outcome {
 /// # Errors
 /// An obstacle found before loading, a refusal by the kernel, or the reason of an ejection.
 pub fn run(options: &GuestOptions) -> Result<Outcome, GuestError> {
-    preflight::check(&preflight::SystemPaths::default(), sys::is_root(), options.ignore_cgroups)?;
+    let paths = preflight::SystemPaths::default();
+    preflight::check(&paths, sys::is_root(), preflight::CgroupSupport::of_kernel, options.ignore_cgroups)?;
     let level = if options.debug { libbpf_rs::PrintLevel::Debug } else { libbpf_rs::PrintLevel::Warn };
     scx_utils::init_libbpf_logging(Some(level));
 
@@ -51,10 +53,13 @@ struct Running<'a> {
     nr_cpus: usize,
     prober: Option<Prober>,
     server: StatsServer<(), GuestStats>,
+    exporter: Option<Exporter>,
 }
 
 impl<'a> Running<'a> {
     fn start(options: &GuestOptions, storage: &'a mut MaybeUninit<OpenObject>) -> Result<Self, GuestError> {
+        // Before anything is loaded: an address in use is no reason to load and unload a scheduler.
+        let exporter = options.metrics.map(Exporter::start).transpose()?;
         let nr_cpus = model::kernel_cpu_list("possible")?.last().map_or(1, |last| last + 1);
         let online = model::kernel_cpu_list("online")?;
         let mut skel = load(options, storage, nr_cpus, &online).map_err(GuestError::Load)?;
@@ -66,11 +71,20 @@ impl<'a> Running<'a> {
             online.len(),
             if sys::kvm_steal_time() { "the KVM steal time page" } else { "the kernel's accounting" }
         );
-        Ok(Self { skel, link: Some(link), nr_cpus, prober, server })
+        Ok(Self { skel, link: Some(link), nr_cpus, prober, server, exporter })
     }
 
     fn facts(&self) -> Result<Vec<VcpuFacts>, GuestError> {
         model::read(&self.skel.maps.cpus, self.nr_cpus, sys::monotonic_ns())
+    }
+
+    fn totals(&self, facts: &[VcpuFacts]) -> GuestStats {
+        let groups = self.skel.maps.bss_data.as_ref().map_or_else(GroupFacts::default, |bss| GroupFacts {
+            groups: u64::from(bss.nr_groups),
+            shared: u64::from(bss.nr_groups_shared),
+            limits: u64::from(bss.nr_limits),
+        });
+        GuestStats::totals(facts, groups)
     }
 
     fn exited(&self) -> bool {
@@ -86,7 +100,7 @@ impl<'a> Running<'a> {
             // A request for statistics is answered at once; otherwise this is the pause between steps.
             match requests.recv_timeout(next_step.saturating_duration_since(Instant::now())) {
                 Ok(()) => {
-                    let totals = GuestStats::totals(&self.facts()?);
+                    let totals = self.totals(&self.facts()?);
                     // The client may have gone; nothing is lost by that.
                     let _ = replies.send(totals);
                     continue;
@@ -100,10 +114,13 @@ impl<'a> Running<'a> {
             if let Some(prober) = &mut self.prober {
                 prober.step(&facts, now);
             }
+            if let Some(exporter) = &self.exporter {
+                exporter.update(self.totals(&facts));
+            }
             if let (Some(at), Some(interval)) = (next_report, options.stats_interval) {
                 if now >= at {
                     next_report = Some(now + interval);
-                    let totals = GuestStats::totals(&facts);
+                    let totals = self.totals(&facts);
                     // A closed standard output must not end the scheduler.
                     let _ = totals.since(&reported).format(&mut std::io::stdout().lock());
                     reported = totals;
@@ -133,6 +150,8 @@ fn load<'a>(
     if let Some(rodata) = open.maps.rodata_data.as_mut() {
         rodata.nr_cpu_ids = u32::try_from(nr_cpus)?;
         rodata.kvm_steal_page = sys::kvm_steal_time();
+        rodata.cgroups_enabled = !options.ignore_cgroups;
+        rodata.slice_timers_enabled = options.slice_timers;
         rodata.base_request_ns = options.slice_us * 1000;
         rodata.fault = match options.fault {
             Fault::None => intf::fault_FAULT_NONE,
@@ -142,6 +161,7 @@ fn load<'a>(
         rodata.watchdog_ns = u64::from(open.struct_ops.tandem_guest().timeout_ms) * 1_000_000;
     }
     open.maps.cpus.set_max_entries(u32::try_from(nr_cpus)?)?;
+    open.maps.slice_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
     let ops = open.struct_ops.tandem_guest_mut();
     ops.exit_dump_len = options.exit_dump_len;
     if options.partial {

@@ -1,7 +1,7 @@
 //! Statistics: what the scheduler did, for people (`--stats`) and programs (scx_stats).
 
 use crate::bpf::intf;
-use crate::model::VcpuFacts;
+use crate::model::{GroupFacts, VcpuFacts};
 use scx_stats::prelude::*;
 use scx_stats_derive::Stats;
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,33 @@ pub struct VcpuStats {
     /// Age of the estimate in milliseconds, -1: none yet.
     #[stat(desc = "age of the estimate (ms), -1 if there is none")]
     pub age_ms: f64,
+    /// Tasks that wait or run there.
+    #[stat(desc = "tasks that wait or run there")]
+    pub tasks: u64,
+    /// Their weight.
+    #[stat(desc = "effective weight of these tasks, 1 is nice 0 outside of all groups")]
+    pub weight: f64,
+}
+
+/// What there is at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Stats)]
+#[stat(desc = "runnable tasks and groups", _om_prefix = "now_")]
+pub struct Moment {
+    /// Runnable tasks.
+    #[stat(desc = "tasks that wait or run")]
+    pub tasks: u64,
+    /// Their weight.
+    #[stat(desc = "effective weight of these tasks, 1 is nice 0 outside of all groups")]
+    pub weight: f64,
+    /// Groups.
+    #[stat(desc = "cgroups with a record of their own")]
+    pub groups: u64,
+    /// Groups without a record.
+    #[stat(desc = "cgroups that share their parent's record because there are too many")]
+    pub groups_shared: u64,
+    /// Groups with a quota.
+    #[stat(desc = "cgroups with a quota")]
+    pub limits: u64,
 }
 
 /// The whole guest; counters since the previous report.
@@ -67,6 +94,30 @@ pub struct GuestStats {
     /// Counter, see `desc`.
     #[stat(desc = "tasks taken from the queue of an offline vCPU")]
     pub orphans: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "light tasks served by the clock on the wall, before their deadline")]
+    pub due: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "tasks that had to wait for their group's quota")]
+    pub parked: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "tasks that came back from there")]
+    pub unparked: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "of these, without quota, only to satisfy the watchdog")]
+    pub on_debt: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "tasks handed to a lighter CPU, for fairness across CPUs")]
+    pub given: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "waiting tasks taken over from a heavier CPU")]
+    pub evened: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "slice timers armed")]
+    pub timers: u64,
+    /// What there is now, not since when.
+    #[stat(desc = "runnable tasks and groups at this moment")]
+    pub now: Moment,
     /// Each vCPU.
     #[stat(desc = "vCPUs")]
     pub vcpus: BTreeMap<usize, VcpuStats>,
@@ -74,7 +125,7 @@ pub struct GuestStats {
 
 impl GuestStats {
     /// Totals since the scheduler was loaded.
-    pub fn totals(facts: &[VcpuFacts]) -> Self {
+    pub fn totals(facts: &[VcpuFacts], groups: GroupFacts) -> Self {
         let sum = |id: u32| facts.iter().filter_map(|f| f.counters.get(id as usize)).sum::<u64>();
         Self {
             direct: sum(intf::counter_CNT_DIRECT),
@@ -90,6 +141,20 @@ impl GuestStats {
             drops: sum(intf::counter_CNT_DROPS),
             floor: sum(intf::counter_CNT_FLOOR),
             orphans: sum(intf::counter_CNT_ORPHANS),
+            due: sum(intf::counter_CNT_DUE),
+            parked: sum(intf::counter_CNT_PARKED),
+            unparked: sum(intf::counter_CNT_UNPARKED),
+            on_debt: sum(intf::counter_CNT_ON_DEBT),
+            given: sum(intf::counter_CNT_GIVEN),
+            evened: sum(intf::counter_CNT_EVENED),
+            timers: sum(intf::counter_CNT_TIMERS),
+            now: Moment {
+                tasks: facts.iter().map(|f| f.tasks).sum(),
+                weight: facts.iter().map(|f| f.weight).sum(),
+                groups: groups.groups,
+                groups_shared: groups.shared,
+                limits: groups.limits,
+            },
             vcpus: facts
                 .iter()
                 .filter(|f| f.online)
@@ -98,6 +163,8 @@ impl GuestStats {
                         share: f.share,
                         inactive_mean_us: f.inactive_mean_us,
                         age_ms: f.age_ms.unwrap_or(-1.0),
+                        tasks: f.tasks,
+                        weight: f.weight,
                     };
                     (f.cpu, stats)
                 })
@@ -121,6 +188,14 @@ impl GuestStats {
             drops: self.drops.saturating_sub(earlier.drops),
             floor: self.floor.saturating_sub(earlier.floor),
             orphans: self.orphans.saturating_sub(earlier.orphans),
+            due: self.due.saturating_sub(earlier.due),
+            parked: self.parked.saturating_sub(earlier.parked),
+            unparked: self.unparked.saturating_sub(earlier.unparked),
+            on_debt: self.on_debt.saturating_sub(earlier.on_debt),
+            given: self.given.saturating_sub(earlier.given),
+            evened: self.evened.saturating_sub(earlier.evened),
+            timers: self.timers.saturating_sub(earlier.timers),
+            now: self.now.clone(),
             vcpus: self.vcpus.clone(),
         }
     }
@@ -132,20 +207,33 @@ impl GuestStats {
     pub fn format<W: Write>(&self, out: &mut W) -> std::io::Result<()> {
         writeln!(
             out,
-            "direct {} queued {} kept {} regranted {} pulled {} (rescued {}) pushed {} preempted {} steered {} declined {} drops {} floor {} orphans {}",
+            "direct {} queued {} kept {} regranted {} pulled {} (rescued {}) pushed {} preempted {} steered {} declined {} drops {} floor {} orphans {} due {} parked {} unparked {} (on debt {}) given {} evened {} timers {}",
             self.direct, self.queued, self.kept, self.regranted, self.pulled, self.rescued, self.pushed,
-            self.preempted, self.steered, self.declined, self.drops, self.floor, self.orphans
+            self.preempted, self.steered, self.declined, self.drops, self.floor, self.orphans,
+            self.due, self.parked, self.unparked, self.on_debt, self.given, self.evened, self.timers
+        )?;
+        let now = &self.now;
+        writeln!(
+            out,
+            "  now: tasks {} weight {:.3} groups {} (shared {}) limits {}",
+            now.tasks, now.weight, now.groups, now.groups_shared, now.limits
         )?;
         for (cpu, vcpu) in &self.vcpus {
             if vcpu.age_ms < 0.0 {
-                writeln!(out, "  vCPU {cpu:<3} not measured yet")?;
+                writeln!(
+                    out,
+                    "  vCPU {cpu:<3} not measured yet, tasks {} weight {:.3}",
+                    vcpu.tasks, vcpu.weight
+                )?;
             } else {
                 writeln!(
                     out,
-                    "  vCPU {cpu:<3} share {:5.1} %  absence {:6.2} ms  measured {:.0} ms ago",
+                    "  vCPU {cpu:<3} share {:5.1} %  absence {:6.2} ms  measured {:.0} ms ago  tasks {} weight {:.3}",
                     vcpu.share * 100.0,
                     vcpu.inactive_mean_us / 1e3,
-                    vcpu.age_ms
+                    vcpu.age_ms,
+                    vcpu.tasks,
+                    vcpu.weight
                 )?;
             }
         }
@@ -170,6 +258,7 @@ pub(crate) fn server_data() -> StatsServerData<(), GuestStats> {
     StatsServerData::new()
         .add_meta(GuestStats::meta())
         .add_meta(VcpuStats::meta())
+        .add_meta(Moment::meta())
         .add_ops("top", StatsOps { open, close: None })
 }
 

@@ -35,17 +35,25 @@ pub struct GuestCmd {
     #[arg(long)]
     no_probe: bool,
 
+    /// End turns at the kernel's tick instead of when they are due
+    #[arg(long)]
+    no_slice_timers: bool,
+
     /// CPU request of a normal task in microseconds
     #[arg(short, long, value_name = "US", default_value_t = 3000, value_parser = clap::value_parser!(u64).range(500..=100_000))]
     slice_us: u64,
 
-    /// Print what a running scheduler costs (JSON; needs kernel.bpf_stats_enabled); load nothing
-    #[arg(long, conflicts_with_all = ["stats", "monitor"])]
-    cost: bool,
+    /// Print what the loaded sched_ext scheduler costs, since it was loaded or over the next SEC seconds (JSON; needs kernel.bpf_stats_enabled); load nothing
+    #[arg(long, value_name = "SEC", num_args = 0..=1, default_missing_value = "0", value_parser = cost_seconds, conflicts_with_all = ["stats", "monitor"])]
+    cost: Option<Duration>,
 
     /// Log more; twice: everything, with libbpf's own messages
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+
+    /// Serve OpenMetrics (Prometheus) over HTTP on this address, under /metrics
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<std::net::SocketAddr>,
 
     /// Misbehave on purpose towards tasks named "tandem-fault" (tests of the way out)
     #[arg(long, value_enum, hide = true, default_value_t = FaultArg::None)]
@@ -66,6 +74,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn cost_seconds(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    seconds(text)
+}
+
 impl GuestCmd {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
@@ -74,8 +89,8 @@ impl GuestCmd {
             tandem_guest::stats::monitor(interval, tandem_guest::termination_requested)?;
             return Ok(ExitCode::SUCCESS);
         }
-        if self.cost {
-            println!("{}", serde_json::to_string(&tandem_guest::cost::read()?)?);
+        if let Some(over) = self.cost {
+            println!("{}", serde_json::to_string(&tandem_guest::cost::read(over)?)?);
             return Ok(ExitCode::SUCCESS);
         }
         let options = GuestOptions {
@@ -84,7 +99,9 @@ impl GuestCmd {
             partial: self.partial,
             ignore_cgroups: self.ignore_cgroups,
             probe: !self.no_probe,
+            slice_timers: !self.no_slice_timers,
             slice_us: self.slice_us,
+            metrics: self.metrics,
             debug: self.verbose > 1,
             fault: match self.inject {
                 FaultArg::None => Fault::None,

@@ -37,6 +37,8 @@ enum LabSub {
     Doctor,
     /// Download what the lab needs, and stop
     Fetch,
+    /// List the kernels that can be booted besides the newest (for run --kernel)
+    Kernels,
     /// Remove the lab's downloads and images
     Clean,
 }
@@ -57,6 +59,9 @@ struct RunArgs {
     /// Acceleration of the host
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
+    /// Boot another kernel, by series, e.g. 6.18 (experiments without guests only; see lab kernels)
+    #[arg(long, value_name = "SERIES")]
+    kernel: Option<String>,
     /// Print the consoles of failed attempts
     #[arg(short, long)]
     verbose: bool,
@@ -99,6 +104,12 @@ impl LabCmd {
                 let parts = fetch::parts()?;
                 println!("kernel {}, QEMU {}", parts.kernel_release, parts.qemu_version);
             }
+            LabSub::Kernels => {
+                let _lock = MachineLock::take(|text| eprintln!("lab: {text}"))?;
+                for kernel in tandem_lab::kernels::list()? {
+                    println!("{:<6} {}", kernel.series(), kernel.release);
+                }
+            }
             LabSub::Clean => {
                 let _lock = MachineLock::take(|text| eprintln!("lab: {text}"))?;
                 println!("cleaned {}", cache::clean()?.display());
@@ -111,8 +122,13 @@ impl LabCmd {
 impl RunArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
         let experiment = catalog::find(&self.experiment)?;
-        let options =
-            RunOptions { reps: self.reps, arms: self.arms, accel: self.accel.into(), verbose: self.verbose };
+        let options = RunOptions {
+            reps: self.reps,
+            arms: self.arms,
+            accel: self.accel.into(),
+            verbose: self.verbose,
+            kernel: self.kernel,
+        };
         let result = tandem_lab::run(&experiment, &options)?;
         print_result(&experiment.title, &result);
         if let Some(path) = &self.json {

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Tasks that wait for their group's quota.
+ *
+ * They wait in a queue of the group's own, in the kernel's custody: exits,
+ * moves and changes of any kind find them there. They come back one by one
+ * when a task of the group stops running, and a few at a time by a timer at
+ * the start of a period: as many as there is quota for, so that a group with
+ * a thousand tasks does not flood the CPUs' queues.
+ *
+ * Order is by waiting time, shifted by what a task is owed. Without the time
+ * a task could wait for ever; without the shift weights would not count.
+ */
+#ifndef TANDEM_CORE_BACKLOG_BPF_H
+#define TANDEM_CORE_BACKLOG_BPF_H
+
+#include "fair.bpf.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct one_timer);
+} quota_timer SEC(".maps");
+
+u64 parked_groups[NR_GROUP_WORDS];
+u64 quota_timer_at_ns;	/* for when the timer is armed; 0: it is not */
+
+/* Turn of a task whose group has many that wait: short, or the last would wait for too long. */
+#define CROWD 32
+/* The timer looks again this soon while there is quota and somebody waits. */
+#define UNPARK_AGAIN_NS (500 * NSEC_PER_USEC_)
+
+static __always_inline void quota_timer_by(u64 at_ns, u64 now)
+{
+	struct one_timer *t;
+	u32 zero = 0;
+
+	if (quota_timer_at_ns && !time_before_ns(at_ns, quota_timer_at_ns))
+		return;
+	t = bpf_map_lookup_elem(&quota_timer, &zero);
+	if (!t)
+		return;
+	quota_timer_at_ns = at_ns;
+	bpf_timer_start(&t->timer, max_u64(sub_floor_u64(at_ns, now), 20 * NSEC_PER_USEC_), 0);
+}
+
+/*
+ * May a task be kept waiting for quota? Not one that is about to end or has a
+ * signal to answer, and none that others may wait for: pinned for a moment by
+ * the kernel, or a thread of the kernel itself.
+ */
+static __always_inline bool may_park(const struct task_struct *p)
+{
+	return !k_is_exiting(p) && !k_is_kthread(p) && !k_has_signal(p) && !k_migration_disabled(p);
+}
+
+/* A task that was let go on has had its turn, or does not want it any more. */
+static __always_inline void admission_done(struct task_state *t)
+{
+	struct group_state *g;
+
+	if (!t->admitted)
+		return;
+	g = group_state(t->admitted);
+	t->admitted = 0;
+	if (g)
+		__sync_fetch_and_sub(&g->admitted, 1);
+}
+
+static __noinline void park(struct task_struct *p, struct task_state *t, u32 limit, u64 now, u64 enq_flags)
+{
+	struct group_state *g = group_state(limit);
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct cpu_state *c = cpu_state(cpu);
+
+	if (!p || !t || !g || !c)
+		return;
+	leave(t, now);
+	t->parked_at_ns = now;
+	count(c, CNT_PARKED);
+	k_insert_ordered(p, backlog_of(limit), TANDEM_REQUEST_MIN_NS, now - t->lag, enq_flags);
+	set_group_bit(parked_groups, limit, true);
+	quota_timer_by(g->period_start_ns + g->period_ns, now);
+}
+
+/*
+ * Let up to `most` tasks of a group's backlog go on, preferably on `cpu`
+ * (-1: where they were). Returns how many still wait.
+ */
+COLD u32 unpark(u32 limit, s32 cpu, u32 most)
+{
+	u64 now = k_now(), backlog = backlog_of(limit);
+	struct group_state *g = group_state(limit);
+	struct task_struct *p;
+	u32 done = 0;
+
+	if (!g)
+		return 0;
+	/* For the verifier, which also sees the timer set up from a program that may sleep. */
+	bpf_rcu_read_lock();
+	bpf_for_each(scx_dsq, p, backlog, 0) {
+		struct task_struct *task;
+		struct task_state *t;
+		struct cpu_state *c;
+		u64 waited;
+		s32 to;
+		u32 other;
+
+		if (done >= most)
+			break;
+		/* The iterator's task may not be handed to other functions: the verifier does not trust it. */
+		task = bpf_task_from_pid(p->pid);
+		if (!task)
+			continue;
+		t = task_state(task);
+		to = scx_bpf_task_cpu(task);
+		if (cpu >= 0 && k_allowed(task, cpu))
+			to = cpu;
+		c = cpu_state(to);
+		if (!t || !c || t->queue_cpu >= 0) {
+			bpf_task_release(task);
+			continue;
+		}
+		waited = sub_floor_u64(now, t->parked_at_ns);
+		other = exhausted(t->group, now);
+		if (other && !quota_wait_too_long(waited, watchdog_ns)) {
+			bool moved = false;
+
+			if (other != limit && scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, backlog_of(other), 0)) {
+				struct group_state *o = group_state(other);
+
+				moved = true;
+				set_group_bit(parked_groups, other, true);
+				if (o)
+					quota_timer_by(o->period_start_ns + o->period_ns, now);
+			}
+			bpf_task_release(task);
+			if (!moved)
+				break;
+			continue;
+		}
+		join(task, t, to, now);
+		if (k_waiting(backlog) > CROWD) {
+			t->request_ns = min_u64(t->request_ns, TANDEM_REQUEST_MIN_NS);
+			t->deadline = t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
+		}
+		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, t->request_ns);
+		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->deadline);
+		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, queue_of(to, t->class), 0)) {
+			done++;
+			t->parked_at_ns = 0;
+			t->admitted = limit;
+			__sync_fetch_and_add(&g->admitted, 1);
+			__sync_fetch_and_add(&g->throttled_ns, waited);
+			count(c, other ? CNT_ON_DEBT : CNT_UNPARKED);
+			if (to != cpu)
+				scx_bpf_kick_cpu(to, c->curr_class == CLASS_NONE ? SCX_KICK_IDLE : SCX_KICK_PREEMPT);
+		} else {
+			leave(t, now);
+		}
+		bpf_task_release(task);
+	}
+	bpf_rcu_read_unlock();
+	return k_waiting(backlog);
+}
+
+/* A new period has begun for some group, or the pool of another still holds something. */
+static int quota_tick(void *map, u32 *key, struct one_timer *timer)
+{
+	u64 now = k_now(), next = 0;
+	u32 word, bit;
+
+	quota_timer_at_ns = 0;
+	bpf_for(word, 0, nr_group_words) {
+		u64 bits = parked_groups[word & (NR_GROUP_WORDS - 1)];
+
+		if (!bits)
+			continue;
+		bpf_for(bit, 0, 64) {
+			u32 group = word * 64 + bit;
+			struct group_state *g;
+			u64 at;
+
+			if (!(bits >> (bit & 63) & 1))
+				continue;
+			g = group_state(group);
+			if (!g)
+				continue;
+			/* A quota that has been lifted holds nobody back. */
+			if (!unpark(group, -1, g->quota_ns ? (u32)sub_floor_u64(nr_cpu_ids, g->admitted) : MAX_GROUPS)) {
+				set_group_bit(parked_groups, group, false);
+				/* Somebody may have come meanwhile. */
+				if (!k_waiting(backlog_of(group)))
+					continue;
+				set_group_bit(parked_groups, group, true);
+			}
+			at = now + UNPARK_AGAIN_NS;
+			if (g->quota_ns && g->pool_ns <= 0)
+				at = max_u64(at, g->period_start_ns + g->period_ns);
+			if (!next || time_before_ns(at, next))
+				next = at;
+		}
+	}
+	if (next)
+		quota_timer_by(next, now);
+	return 0;
+}
+
+static __always_inline s32 backlog_init(void)
+{
+	struct one_timer *t;
+	u32 zero = 0;
+
+	t = bpf_map_lookup_elem(&quota_timer, &zero);
+	if (!t)
+		return -EINVAL;
+	bpf_timer_init(&t->timer, &quota_timer, K_CLOCK_MONOTONIC);
+	return bpf_timer_set_callback(&t->timer, quota_tick);
+}
+
+#endif

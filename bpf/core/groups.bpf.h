@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * cgroups: who belongs where, and what that does to a task's weight.
+ *
+ * The hot path knows one number per group, its scale (policy/hweight.h): one
+ * load and one multiplication at any depth. It reports in return when tasks
+ * become runnable and cease to be, to a cell that only its own CPU writes;
+ * the tree is walked only when a group wakes that had been quiet for
+ * milliseconds. A timer turns the cells into new scales, as often as they
+ * change, and not at all while nobody but the root has tasks.
+ */
+#ifndef TANDEM_CORE_GROUPS_BPF_H
+#define TANDEM_CORE_GROUPS_BPF_H
+
+#include "state.bpf.h"
+
+#define ROOT_GROUP 0
+/*
+ * Functions of their own for the verifier: it checks each once, for any
+ * arguments, instead of following every path from every caller.
+ */
+#define COLD __weak __noinline
+/* How often scales are recomputed: while they change, and at most. */
+#define REFRESH_MIN_NS (2 * NSEC_PER_MSEC_)
+#define REFRESH_MAX_NS (32 * NSEC_PER_MSEC_)
+/* The kernel's weight of a cpu.idle group. */
+#define IDLE_GROUP_WEIGHT 3
+
+/* Sum of the own weights of a group's runnable tasks, by the CPU on which they became so or ceased to be. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_GROUPS);
+	__type(key, u32);
+	__type(value, s64);
+} group_load SEC(".maps");
+
+/* cgroup id -> number of the record. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2 * MAX_GROUPS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u64);
+	__type(value, u32);
+} group_ids SEC(".maps");
+
+/* Unused numbers. First in, first out: a number rests for long before it is used again. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, MAX_GROUPS);
+	__type(value, u32);
+} free_groups SEC(".maps");
+
+struct one_timer {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct one_timer);
+} refresh_timer SEC(".maps");
+
+u64 active_groups[NR_GROUP_WORDS];
+u32 nr_group_words;	/* beyond these all words are 0 */
+u64 refresh_at_ns;	/* for when the timer is armed; 0: it is not */
+u64 refresh_interval_ns;
+u32 nr_groups;
+u32 nr_groups_shared;	/* cgroups without a record of their own */
+
+const volatile bool cgroups_enabled = true;
+
+static __always_inline u32 own_weight(const struct task_struct *p)
+{
+	return k_is_best_effort(p) ? TANDEM_WEIGHT_IDLE : weight_of_nice(k_nice(p));
+}
+
+static __always_inline void set_group_bit(u64 *words, u32 group, bool on)
+{
+	u32 word = (group / 64) & (NR_GROUP_WORDS - 1);
+	u64 bit = 1ULL << (group & 63);
+
+	if (on)
+		__sync_fetch_and_or(&words[word], bit);
+	else
+		__sync_fetch_and_and(&words[word], ~bit);
+}
+
+static __always_inline void refresh_soon(u64 now)
+{
+	u32 zero = 0;
+	struct one_timer *t;
+
+	if (refresh_at_ns && !time_before_ns(now + REFRESH_MIN_NS, refresh_at_ns))
+		return;
+	t = bpf_map_lookup_elem(&refresh_timer, &zero);
+	if (!t)
+		return;
+	refresh_at_ns = now + REFRESH_MIN_NS;
+	refresh_interval_ns = REFRESH_MIN_NS;
+	bpf_timer_start(&t->timer, REFRESH_MIN_NS, 0);
+}
+
+/* A group has tasks again: so it counts among its siblings, and the groups above among theirs. */
+COLD int activate(u32 group, u64 now)
+{
+	u32 depth;
+
+	bpf_for(depth, 0, MAX_DEPTH) {
+		struct group_state *g = group_state(group);
+
+		if (!g || g->active)
+			break;
+		g->active = 1;
+		g->active_at_ns = now;
+		set_group_bit(active_groups, group, true);
+		if (group == ROOT_GROUP)
+			break;
+		group = g->parent;
+	}
+	refresh_soon(now);
+	return 0;
+}
+
+static __always_inline void count_load(u32 group, s64 weight)
+{
+	s64 *cell = bpf_map_lookup_elem(&group_load, &group);
+
+	if (cell)
+		*cell += weight;
+}
+
+static __always_inline void group_runnable(struct task_struct *p, struct task_state *t)
+{
+	struct group_state *g;
+
+	if (!cgroups_enabled || t->counted_weight)
+		return;
+	t->counted_weight = own_weight(p);
+	t->counted_group = t->group;
+	count_load(t->group, t->counted_weight);
+	g = group_state(t->group);
+	if (g && !g->active)
+		activate(t->group, k_now());
+}
+
+static __always_inline void group_quiescent(struct task_state *t)
+{
+	if (!t->counted_weight)
+		return;
+	count_load(t->counted_group, -(s64)t->counted_weight);
+	t->counted_weight = 0;
+}
+
+COLD u64 sum_load(u32 group)
+{
+	s64 sum = 0;
+	u32 cpu;
+
+	bpf_for(cpu, 0, nr_cpu_ids) {
+		s64 *cell = bpf_map_lookup_percpu_elem(&group_load, &group, cpu);
+
+		if (cell)
+			sum += *cell;
+	}
+	return sum > 0 ? sum : 0;
+}
+
+enum refresh_pass {
+	PASS_COUNT,	/* take the sums, clear the children's */
+	PASS_TELL,	/* add each group to its parent, retire the quiet ones */
+	PASS_SCALE,	/* new scales; a parent is seldom behind its child, and if so, the next round mends it */
+};
+
+static __always_inline bool refresh_group(struct group_state *g, u32 group, u32 pass, u64 now)
+{
+	struct group_state *parent;
+	u64 scale;
+
+	if (pass == PASS_COUNT) {
+		g->own_weight_sum = sum_load(group);
+		g->child_weight = 0;
+		if (g->own_weight_sum)
+			g->active_at_ns = now;
+		return false;
+	}
+	parent = group_state(g->parent);
+	if (!parent)
+		return false;
+	if (pass == PASS_TELL) {
+		if (now - g->active_at_ns > TANDEM_GROUP_LINGER_NS) {
+			g->active = 0;
+			set_group_bit(active_groups, group, false);
+			/* Somebody may have become runnable, and have seen an active group. */
+			if (sum_load(group))
+				activate(group, now);
+			return true;
+		}
+		if (group == ROOT_GROUP)
+			return false;
+		parent->active_at_ns = max_u64(parent->active_at_ns, g->active_at_ns);
+		g->idle = g->own_idle || parent->idle;
+		/* Without quota left it is not there for its siblings. */
+		if (!g->quota_ns || g->pool_ns > 0)
+			parent->child_weight += g->own_idle ? IDLE_GROUP_WEIGHT : g->weight;
+		return false;
+	}
+	if (group == ROOT_GROUP)
+		return false;
+	scale = group_scale(parent->scale, g->own_idle ? IDLE_GROUP_WEIGHT : g->weight,
+			    g->own_weight_sum + g->child_weight);
+	if (!scale_moved(g->scale, scale))
+		return false;
+	g->scale = scale;
+	return true;
+}
+
+COLD u32 refresh_all(u32 pass, u64 now)
+{
+	u32 word, bit, changes = 0;
+
+	bpf_for(word, 0, nr_group_words) {
+		u64 bits = active_groups[word & (NR_GROUP_WORDS - 1)];
+
+		if (!bits)
+			continue;
+		bpf_for(bit, 0, 64) {
+			u32 group = word * 64 + bit;
+			struct group_state *g;
+
+			if (!(bits >> (bit & 63) & 1))
+				continue;
+			g = group_state(group);
+			if (g && refresh_group(g, group, pass, now))
+				changes++;
+		}
+	}
+	return changes;
+}
+
+static int refresh(void *map, u32 *key, struct one_timer *t)
+{
+	u64 now = k_now(), interval;
+	u32 changes, word;
+	bool any = false;
+
+	refresh_at_ns = 0;
+	refresh_all(PASS_COUNT, now);
+	changes = refresh_all(PASS_TELL, now);
+	changes += refresh_all(PASS_SCALE, now);
+	bpf_for(word, 0, nr_group_words) {
+		u64 bits = active_groups[word & (NR_GROUP_WORDS - 1)];
+
+		/* The root alone needs no refresh. */
+		if (word == 0)
+			bits &= ~1ULL;
+		if (bits) {
+			any = true;
+			break;
+		}
+	}
+	if (!any)
+		return 0;
+	interval = changes ? REFRESH_MIN_NS : min_u64(refresh_interval_ns * 2, REFRESH_MAX_NS);
+	interval = max_u64(interval, REFRESH_MIN_NS);
+	refresh_interval_ns = interval;
+	refresh_at_ns = now + interval;
+	bpf_timer_start(&t->timer, interval, 0);
+	return 0;
+}
+
+static __always_inline u32 group_by_id(u64 id)
+{
+	u32 *group = bpf_map_lookup_elem(&group_ids, &id);
+
+	return group ? *group : ROOT_GROUP;
+}
+
+/* Number of a cgroup's record; the root's where there is none. */
+static __always_inline u32 group_of(const struct cgroup *cgrp)
+{
+	return group_by_id(k_cgroup_id(cgrp));
+}
+
+/* A cgroup with the cpu controller appears. Returns the number of its record. */
+COLD u32 group_add(u64 id, u64 parent_id)
+{
+	u32 parent = group_by_id(parent_id), group = ROOT_GROUP, cpu;
+	struct group_state *g;
+
+	if (parent_id && bpf_map_pop_elem(&free_groups, &group)) {
+		/* All records are taken. Its tasks count as the parent's own: weights inside of the parent are lost. */
+		g = group_state(parent);
+		if (g)
+			__sync_fetch_and_add(&g->sharers, 1);
+		__sync_fetch_and_add(&nr_groups_shared, 1);
+		bpf_map_update_elem(&group_ids, &id, &parent, BPF_ANY);
+		return parent;
+	}
+	g = group_state(group);
+	if (!g)
+		return ROOT_GROUP;
+	__builtin_memset(g, 0, sizeof(*g));
+	g->id = id;
+	g->parent = parent;
+	g->scale = TANDEM_SCALE_ONE;
+	g->weight = TANDEM_WEIGHT_NICE_0;
+	bpf_for(cpu, 0, nr_cpu_ids) {
+		s64 *cell = bpf_map_lookup_percpu_elem(&group_load, &group, cpu);
+
+		if (cell)
+			*cell = 0;
+	}
+	if (group / 64 >= nr_group_words)
+		nr_group_words = group / 64 + 1;
+	__sync_fetch_and_add(&nr_groups, 1);
+	bpf_map_update_elem(&group_ids, &id, &group, BPF_ANY);
+	return group;
+}
+
+COLD int group_remove(u64 id)
+{
+	u32 *found = bpf_map_lookup_elem(&group_ids, &id), group;
+	struct group_state *g;
+
+	if (!found)
+		return 0;
+	group = *found;
+	bpf_map_delete_elem(&group_ids, &id);
+	g = group_state(group);
+	if (!g || group == ROOT_GROUP)
+		return 0;
+	if (g->id != id) {
+		__sync_fetch_and_sub(&g->sharers, 1);
+		__sync_fetch_and_sub(&nr_groups_shared, 1);
+		return 0;
+	}
+	if (g->quota_ns) {
+		__sync_fetch_and_sub(&nr_limits, 1);
+		g->quota_ns = 0;
+		__sync_fetch_and_add(&limits_generation, 1);
+	}
+	g->active = 0;
+	set_group_bit(active_groups, group, false);
+	__sync_fetch_and_sub(&nr_groups, 1);
+	bpf_map_push_elem(&free_groups, &group, BPF_EXIST);
+	return 0;
+}
+
+static __always_inline s32 groups_init(void)
+{
+	struct one_timer *t;
+	u32 zero = 0, i;
+
+	bpf_for(i, 1, MAX_GROUPS)
+		bpf_map_push_elem(&free_groups, &i, 0);
+	t = bpf_map_lookup_elem(&refresh_timer, &zero);
+	if (!t)
+		return -EINVAL;
+	bpf_timer_init(&t->timer, &refresh_timer, K_CLOCK_MONOTONIC);
+	return bpf_timer_set_callback(&t->timer, refresh);
+}
+
+#endif

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What the scheduler's BPF side and its daemon share: one layout, read by both. */
+#ifndef TANDEM_CORE_INTF_H
+#define TANDEM_CORE_INTF_H
+
+#include "../../policy/balance.h"
+#include "../../policy/hweight.h"
+#include "../../policy/place.h"
+#include "../../policy/quota.h"
+
+/* Task classes, in the order in which they are served. */
+enum task_class {
+	CLASS_NONE = 0,		/* the CPU is idle */
+	CLASS_BEST_EFFORT = 1,	/* SCHED_IDLE */
+	CLASS_NORMAL = 2,
+};
+
+#define NR_QUEUE_CLASSES 2	/* best effort and normal have a clock each */
+
+/* One event counter each; per CPU, monotonic. */
+enum counter {
+	CNT_DIRECT,		/* woken straight onto an idle vCPU */
+	CNT_QUEUED,		/* put into a vCPU's queue */
+	CNT_KEPT,		/* went on after its request, still first by deadline */
+	CNT_REGRANTED,		/* got back a slice that the host had stolen */
+	CNT_PULLED,		/* taken from another vCPU's queue */
+	CNT_RESCUED,		/* of these: from a vCPU that the host had preempted */
+	CNT_PUSHED,		/* running task moved to a stronger vCPU */
+	CNT_PREEMPTED,		/* wake-up preemptions */
+	CNT_STEERED,		/* wake-ups sent to another vCPU than the previous one by cost */
+	CNT_DECLINED,		/* idle vCPU left a waiting task where it was served sooner */
+	CNT_DROPS,		/* sudden losses of share that made other estimates old */
+	CNT_FLOOR,		/* best-effort slices given only to keep the watchdog quiet */
+	CNT_ORPHANS,		/* tasks taken from the queue of an offline vCPU */
+	CNT_DUE,		/* light tasks served by the clock on the wall, before their deadline */
+	CNT_PARKED,		/* tasks that had to wait for their group's quota */
+	CNT_UNPARKED,		/* tasks that came back from there */
+	CNT_ON_DEBT,		/* of these: without quota, only to keep the watchdog quiet */
+	CNT_GIVEN,		/* tasks handed to a lighter CPU, for fairness across CPUs */
+	CNT_EVENED,		/* waiting tasks taken over from a heavier CPU */
+	CNT_TIMERS,		/* slice timers armed */
+	NR_COUNTERS,
+};
+
+/* Per CPU: written by its own CPU, except where noted; read by all. */
+struct cpu_state {
+	struct vcpu_model model;
+
+	u64 seen_at_ns;		/* last observation of time and steal */
+	u64 seen_steal_ns;
+	u64 seen_inactive_ns;	/* when another CPU first found it inactive; 0: active (written by others) */
+
+	u64 clock[NR_QUEUE_CLASSES];	/* V of each class */
+	u64 weight[NR_QUEUE_CLASSES];	/* effective, of queued and running tasks (atomic, any CPU) */
+	u32 tasks[NR_QUEUE_CLASSES];	/* how many these are (atomic, any CPU) */
+	u64 queued_work_ns;	/* sum of their mean run times (atomic, any CPU) */
+
+	u64 curr_deadline;
+	u64 curr_since_ns;
+	u64 curr_charged_at_ns;	/* V is exact up to here; 0: nobody runs */
+	u64 curr_burst_ns;	/* run time of the current task since it last slept */
+	u64 idle_floor_at_ns;
+	u64 late_due_ns;	/* when the first of the late queue is due; 0: it is empty (any CPU) */
+	u64 run_until_ns;	/* when the current task's turn ends; 0: nothing depends on it */
+	u64 timer_at_ns;	/* for when the slice timer is armed; 0: it is not */
+	u64 timer_late_ns;	/* by how much it is late, on average */
+	u64 balanced_at_ns;
+	u64 load_avg;		/* of weight[normal], fading over ticks */
+	u64 last_recent;	/* recent run time per weight of the task whose turn ended last */
+	u64 give_excess;	/* weight by which this CPU is heavier than give_to */
+	u64 pull_excess;	/* weight by which pull_from is heavier than this CPU */
+	u64 seen_excess;	/* the same, at the last look */
+	s32 seen_from;		/* and of whom; -1: of nobody */
+	s32 pull_from;		/* CPU whose waiting tasks this one shall take over; -1: none */
+	s32 give_to;		/* CPU that asked for a task; -1: none (written by others) */
+	u32 give_asked;		/* how often it has asked, without an answer */
+	u32 unpark_limit;	/* a task of this limited group has just stopped: the next may come; 0: none */
+	u32 curr_class;		/* enum task_class */
+	u32 online;
+	u64 counters[NR_COUNTERS];
+};
+
+/* Most cgroups that have a record of their own; further ones share their parent's. */
+#define MAX_GROUPS 16384
+#define NR_GROUP_WORDS (MAX_GROUPS / 64)
+/* Deepest nesting of groups that is followed. */
+#define MAX_DEPTH 32
+
+/*
+ * A cgroup with the cpu controller; number 0 is the root. The first fields
+ * are read whenever a task of the group is queued, and seldom written.
+ */
+struct group_state {
+	u64 scale;		/* policy/hweight.h */
+	u64 weight;		/* load weight among its siblings */
+	u32 parent;
+	u32 active;		/* had runnable tasks of late, itself or below */
+	u32 own_idle;		/* cpu.idle */
+	u32 idle;		/* the same, or inherited */
+	u32 limit;		/* nearest group with a quota, itself or above; 0: none */
+	u32 limits_seen;	/* generation of `limit` */
+	u64 id;			/* of the cgroup */
+	u64 quota_ns;		/* per period; 0: no limit */
+	u64 period_ns;
+	u64 burst_ns;
+
+	s64 pool_ns;		/* policy/quota.h (atomic, any CPU) */
+	u64 period_start_ns;
+	u32 running;		/* CPUs on which its tasks run (atomic, any CPU) */
+	u32 admitted;		/* tasks let go on from its backlog that have not had their turn (atomic, any CPU) */
+	u32 sharers;		/* cgroups that share this record for want of their own */
+	u64 own_weight_sum;	/* of its runnable tasks, as of the last refresh */
+	u64 child_weight;	/* of its active child groups, as of the last refresh */
+	u64 active_at_ns;
+	u64 throttled_ns;	/* time for which tasks waited for quota, summed */
+};
+
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * cpu.max: charging run time to the groups that have a quota, and asking
+ * whether there is some left (policy/quota.h). Costs nothing while no group
+ * has one, and otherwise grows with the number of quotas above a task, not
+ * with its depth.
+ */
+#ifndef TANDEM_CORE_QUOTA_BPF_H
+#define TANDEM_CORE_QUOTA_BPF_H
+
+#include "groups.bpf.h"
+
+/* More quotas than this above one task are not looked at. */
+#define MAX_QUOTAS_ABOVE 8
+
+/* Nearest group with a quota, at or above `group`; 0: none. */
+COLD u32 find_limit(u32 group)
+{
+	struct group_state *first = group_state(group);
+	u32 generation = limits_generation, limit = 0, at = group, depth;
+
+	bpf_for(depth, 0, MAX_DEPTH) {
+		struct group_state *g = group_state(at);
+
+		if (!g || at == ROOT_GROUP)
+			break;
+		if (g->quota_ns) {
+			limit = at;
+			break;
+		}
+		at = g->parent;
+	}
+	if (first) {
+		first->limit = limit;
+		first->limits_seen = generation;
+	}
+	return limit;
+}
+
+static __always_inline u32 limit_of(u32 group)
+{
+	struct group_state *g = group_state(group);
+
+	if (!g)
+		return 0;
+	return g->limits_seen == limits_generation ? g->limit : find_limit(group);
+}
+
+/* Next quota above a group that has one. */
+static __always_inline u32 limit_above(const struct group_state *g)
+{
+	return limit_of(g->parent);
+}
+
+COLD int quota_charge(u32 group, u64 service_ns)
+{
+	u32 limit = limit_of(group), i;
+
+	bpf_for(i, 0, MAX_QUOTAS_ABOVE) {
+		struct group_state *g;
+
+		if (!limit)
+			break;
+		g = group_state(limit);
+		if (!g)
+			break;
+		__sync_fetch_and_sub(&g->pool_ns, service_ns);
+		limit = limit_above(g);
+	}
+	return 0;
+}
+
+/* Begin the period that `now` lies in. One CPU of those that notice does it. */
+static __always_inline void roll_period(struct group_state *g, u64 now)
+{
+	u64 start = g->period_start_ns, passed = periods_passed(now, start, g->period_ns);
+	s64 old, new;
+
+	if (!passed || __sync_val_compare_and_swap(&g->period_start_ns, start, start + passed * g->period_ns) != start)
+		return;
+	/* Others charge meanwhile: only the difference is added, so nothing of that is lost. */
+	old = g->pool_ns;
+	new = pool_refilled(old, g->quota_ns, g->burst_ns, passed);
+	__sync_fetch_and_add(&g->pool_ns, new - old);
+}
+
+/* First group at or above `group` whose quota is used up; 0: there is quota. */
+COLD u32 exhausted(u32 group, u64 now)
+{
+	u32 limit = limit_of(group), i;
+
+	bpf_for(i, 0, MAX_QUOTAS_ABOVE) {
+		struct group_state *g;
+
+		if (!limit)
+			break;
+		g = group_state(limit);
+		if (!g)
+			break;
+		roll_period(g, now);
+		if (g->pool_ns <= 0)
+			return limit;
+		limit = limit_above(g);
+	}
+	return 0;
+}
+
+/* For how long a task of `group` may run before quotas are looked at again. ~0: there is no quota. */
+COLD u64 quota_allowance(u32 group, u64 now)
+{
+	u32 limit = limit_of(group), i;
+	u64 least = ~0ULL;
+
+	bpf_for(i, 0, MAX_QUOTAS_ABOVE) {
+		struct group_state *g;
+
+		if (!limit)
+			break;
+		g = group_state(limit);
+		if (!g)
+			break;
+		roll_period(g, now);
+		/* Only the innermost group knows how many CPUs it runs on; above all may be at it. */
+		least = min_u64(least, quota_run_ns(g->pool_ns, i ? nr_cpu_ids : g->running));
+		limit = limit_above(g);
+	}
+	return least;
+}
+
+/* The task starts or ceases to run: its innermost quota is shared by one CPU more or less. */
+static __always_inline void quota_running(struct task_state *t, bool running)
+{
+	struct group_state *g;
+
+	if (running)
+		t->run_limit = nr_limits ? limit_of(t->group) : 0;
+	if (!t->run_limit)
+		return;
+	g = group_state(t->run_limit);
+	if (g)
+		__sync_fetch_and_add(&g->running, running ? 1 : -1);
+	if (!running)
+		t->run_limit = 0;
+}
+
+/* cpu.max of a group: set, changed or lifted. */
+COLD int set_quota(u32 group, u64 quota_ns, u64 period_ns, u64 burst_ns)
+{
+	struct group_state *g = group_state(group);
+	bool had;
+
+	if (!g || group == ROOT_GROUP)
+		return 0;
+	had = g->quota_ns;
+	if (!period_ns)
+		quota_ns = 0;
+	g->period_ns = period_ns;
+	g->burst_ns = burst_ns;
+	g->period_start_ns = k_now();
+	g->pool_ns = quota_ns;
+	g->quota_ns = quota_ns;
+	if (had != (quota_ns != 0))
+		__sync_fetch_and_add(&nr_limits, had ? -1 : 1);
+	__sync_fetch_and_add(&limits_generation, 1);
+	return 0;
+}
+
+#endif

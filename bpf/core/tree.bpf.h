@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What the kernel tells about its cgroups, put into the records of groups.bpf.h and quota.bpf.h. */
+#ifndef TANDEM_CORE_TREE_BPF_H
+#define TANDEM_CORE_TREE_BPF_H
+
+#include "backlog.bpf.h"
+
+/* The kernel's word for "no limit" in microseconds is the largest number that fits. */
+#define NO_QUOTA_US (1ULL << 40)
+
+static __always_inline void tree_set_bandwidth(u32 group, u64 period_us, u64 quota_us, u64 burst_us)
+{
+	bool limited = quota_us && quota_us < NO_QUOTA_US;
+
+	set_quota(group, limited ? quota_us * 1000 : 0, period_us * 1000, burst_us * 1000);
+	/* Whoever waits may go on, or at least has a new date to wait for. */
+	quota_timer_by(k_now(), k_now());
+}
+
+static __always_inline void tree_set_weight(u32 group, u32 weight)
+{
+	struct group_state *g = group_state(group);
+
+	if (!g || group == ROOT_GROUP)
+		return;
+	g->weight = weight_of_cgroup(weight);
+	refresh_soon(k_now());
+}
+
+static __always_inline void tree_set_idle(u32 group, bool idle)
+{
+	struct group_state *g = group_state(group), *parent;
+
+	if (!g || group == ROOT_GROUP)
+		return;
+	parent = group_state(g->parent);
+	g->own_idle = idle;
+	g->idle = idle || (parent && parent->idle);
+	/* Groups below learn of it with the next refresh. */
+	refresh_soon(k_now());
+}
+
+static __always_inline s32 tree_add(struct cgroup *cgrp, struct scx_cgroup_init_args *args)
+{
+	u64 id = k_cgroup_id(cgrp), parent_id = k_cgroup_parent_id(cgrp);
+	u32 group = group_add(id, parent_id);
+	struct group_state *g = group_state(group);
+	s32 err;
+
+	if (!g || g->id != id || group == ROOT_GROUP)
+		return 0;
+	/* A number that is used again brings its backlog along. */
+	err = scx_bpf_create_dsq(backlog_of(group), -1);
+	if (err && err != -EEXIST)
+		return err;
+	tree_set_weight(group, args->weight);
+	if (bpf_core_field_exists(args->bw_quota_us))
+		tree_set_bandwidth(group, args->bw_period_us, args->bw_quota_us, args->bw_burst_us);
+	tree_set_idle(group, k_cgroup_idle(cgrp));
+	return 0;
+}
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* A task's turn on its CPU: waiting for it in order, beginning it, and how long it lasts. */
+#ifndef TANDEM_CORE_TURN_BPF_H
+#define TANDEM_CORE_TURN_BPF_H
+
+#include "backlog.bpf.h"
+#include "slice.bpf.h"
+
+/* Slice of a task without company: the tick looks for company, going through dispatch would only cost. */
+#define ALONE_SLICE_NS (100 * NSEC_PER_MSEC_)
+
+/* Put a task that has joined cpu's queue where its deadline belongs. */
+static __always_inline void put_in_order(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
+					 u64 now, u64 enq_flags)
+{
+	u32 i = class_index(t->class);
+	u64 ahead = sub_floor_u64(t->deadline, c->clock[i]), due;
+
+	if (t->class == CLASS_NORMAL && waits_too_long(ahead, c->weight[i], watchdog_ns)) {
+		due = now + watchdog_ns / 8;
+		t->was_late = 1;
+		k_insert_ordered(p, late_queue_of(cpu), remaining(t), due, enq_flags);
+		if (!c->late_due_ns || time_before_ns(due, c->late_due_ns))
+			c->late_due_ns = due;
+		return;
+	}
+	k_insert_ordered(p, queue_of(cpu, t->class), remaining(t), t->deadline, enq_flags);
+}
+
+/* Take the first of those who would wait for too long by their weight. */
+static __always_inline bool take_late(struct cpu_state *c, s32 cpu)
+{
+	bool taken = k_take(late_queue_of(cpu));
+	u64 next;
+
+	c->late_due_ns = k_peek_key(late_queue_of(cpu), &next) ? next : 0;
+	return taken;
+}
+
+/* p runs from now on: for how long, and does it matter when that ends? To be called on its CPU. */
+static __always_inline void take_turn(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	u64 turn = max_u64(remaining(t), TANDEM_QUOTA_RUN_MIN_NS), allowance = ~0ULL;
+
+	if (nr_limits && may_park(p))
+		allowance = quota_allowance(t->group, now);
+	if (!allowance) {
+		/* It waited here while others used up the quota. */
+		c->run_until_ns = 0;
+		k_set_slice(p, 1);
+		k_kick_preempt(cpu);
+		return;
+	}
+	if (allowance == ~0ULL && !waiting_normal(cpu, c) && !k_waiting(queue_of(cpu, CLASS_BEST_EFFORT))) {
+		c->run_until_ns = 0;
+		k_set_slice(p, ALONE_SLICE_NS);
+		return;
+	}
+	turn = min_u64(turn, allowance);
+	k_set_slice(p, turn);
+	end_turn_at(c, cpu, now + turn, now);
+}
+
+/* The CPU with the least weight per capacity that p may use. For a task that has no place yet. */
+static __noinline s32 lightest_cpu(struct task_struct *p, s32 cpu)
+{
+	struct cpu_state *own = cpu_state(cpu);
+	u64 least;
+	u32 i;
+
+	if (!p || !own)
+		return cpu;
+	least = own->weight[1];
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+
+		if (!c || !c->online || !k_allowed(p, i) || c->weight[1] >= least)
+			continue;
+		least = c->weight[1];
+		cpu = i;
+	}
+	return cpu;
+}
+
+#endif
