@@ -6,6 +6,7 @@
 
 mod arguments;
 mod barrier;
+mod build;
 mod calibrate;
 mod counted_work;
 mod crew;
@@ -16,9 +17,11 @@ mod queue;
 mod random;
 mod requests;
 mod run;
+mod sleepers;
 mod spin;
 mod storm;
 mod sys;
+mod tree;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -47,6 +50,15 @@ enum Workload {
     Pipeline(pipeline::Args),
     /// Messengers that wake workers; wake-up latency
     Storm(storm::Args),
+    /// Many short processes, a few at a time
+    Build(build::Args),
+    /// Internal: one of these processes
+    #[command(name = build::UNIT_SUBCOMMAND, hide = true)]
+    BuildUnit(build::UnitArgs),
+    /// Threads that sleep, by the thousand
+    Sleepers(sleepers::Args),
+    /// CPU-bound threads in a tree of cgroups, against what each should get
+    Tree(tree::Args),
     /// Sees the inactivity of one CPU as gaps in a reader's time line
     Gaps(gaps::Args),
     /// How much counted work this machine does in a microsecond
@@ -70,6 +82,13 @@ fn main() -> ExitCode {
         Workload::Barrier(args) => barrier::run(&args),
         Workload::Pipeline(args) => pipeline::run(&args),
         Workload::Storm(args) => storm::run(&args),
+        Workload::Build(args) => build::run(&args),
+        Workload::BuildUnit(args) => {
+            build::unit(&args);
+            return ExitCode::SUCCESS;
+        }
+        Workload::Sleepers(args) => sleepers::run(&args),
+        Workload::Tree(args) => tree::run(&args),
         Workload::Gaps(args) => gaps::run(&args),
         Workload::Calibrate(args) => calibrate::run(&args),
         Workload::Run(program) => run::run(&program),

@@ -47,6 +47,10 @@ struct ThreadReport {
     policy: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu: Option<usize>,
+    /// How often it was switched out although it wanted to go on.
+    preempted: u64,
+    /// CPU time by the kernel's account, milliseconds.
+    cpu_ms: f64,
     windows: Vec<u64>,
 }
 
@@ -66,6 +70,9 @@ pub fn run(args: &Args) -> Result<Value> {
         |index| set_up(args, index),
         |index, start_ns| spin(args, index, start_ns, chunk, window_count as usize),
     )?;
+    // Run time between two switches that the threads did not ask for: the slice as delivered.
+    let (cpu_ms, preempted) =
+        threads.iter().fold((0.0, 0), |(ms, count), thread| (ms + thread.cpu_ms, count + thread.preempted));
     let work_total: u64 = threads.iter().map(|thread| thread.work).sum();
     Ok(json!({
         "workload": "spin",
@@ -74,6 +81,7 @@ pub fn run(args: &Args) -> Result<Value> {
         "threads": threads,
         "work_total": work_total,
         "work_per_s": threads.iter().map(|thread| thread.work_per_s).sum::<f64>().round(),
+        "mean_slice_ms": if preempted > 0 { json!(cpu_ms / preempted as f64) } else { Value::Null },
         "shares": Shares::of(&threads),
     }))
 }
@@ -154,6 +162,7 @@ fn spin(args: &Args, index: usize, start_ns: u64, chunk: u64, window_count: usiz
     let window_ns = args.window_ms * 1_000_000;
     let mut windows = vec![0; window_count];
     let mut total = 0;
+    let before = sys::thread_usage();
     let mut now_ns = sys::now_ns();
     while now_ns < end_ns {
         work(chunk);
@@ -163,6 +172,7 @@ fn spin(args: &Args, index: usize, start_ns: u64, chunk: u64, window_count: usiz
         let window = ((now_ns - start_ns) / window_ns) as usize;
         windows[window.min(window_count - 1)] += chunk;
     }
+    let after = sys::thread_usage();
     let elapsed_s = (now_ns - start_ns).max(1) as f64 / 1e9;
     ThreadReport {
         work: total,
@@ -170,6 +180,8 @@ fn spin(args: &Args, index: usize, start_ns: u64, chunk: u64, window_count: usiz
         nice: nice_of(args, index),
         policy: if is_idle(args, index) { "idle" } else { "normal" },
         cpu: cpu_of(args, index),
+        preempted: after.preempted - before.preempted,
+        cpu_ms: after.cpu_ms - before.cpu_ms,
         windows,
     }
 }
@@ -186,6 +198,8 @@ mod tests {
             nice,
             policy,
             cpu: None,
+            preempted: 0,
+            cpu_ms: 0.0,
             windows: vec![],
         };
         let fair =

@@ -61,6 +61,27 @@ pub fn set_nice(nice: i32) -> io::Result<()> {
     check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) })
 }
 
+/// What the kernel accounts for a thread.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ThreadUsage {
+    /// CPU time, milliseconds.
+    pub cpu_ms: f64,
+    /// Times it was switched out although it wanted to go on.
+    pub preempted: u64,
+}
+
+/// Usage of the calling thread so far.
+pub fn thread_usage() -> ThreadUsage {
+    // SAFETY: rusage is plain integers, for which zero is a value; the kernel writes only into it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage
+    };
+    let ms = |time: libc::timeval| time.tv_sec as f64 * 1e3 + time.tv_usec as f64 / 1e3;
+    ThreadUsage { cpu_ms: ms(usage.ru_utime) + ms(usage.ru_stime), preempted: usage.ru_nivcsw.max(0) as u64 }
+}
+
 /// Makes the calling thread SCHED_IDLE.
 pub fn set_idle_policy() -> io::Result<()> {
     set_policy(libc::SCHED_IDLE, 0)

@@ -1,0 +1,199 @@
+//! `tree`: CPU-bound threads in a tree of cgroups; what each group got, and what it should have got.
+
+mod groups;
+mod ideal;
+mod spec;
+
+use anyhow::{ensure, Context, Result};
+use clap::Parser;
+use groups::Groups;
+use serde::Serialize;
+use serde_json::{json, Value};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{arguments, sys};
+use spec::GroupSpec;
+
+/// Arguments of `tree`.
+#[derive(Parser)]
+pub struct Args {
+    /// A group as PATH=WEIGHTxTHREADS, e.g. a/b=300x2; weight 1-10000 or "idle"; with a limit @QUOTA/PERIOD in microseconds
+    #[arg(long = "group", value_name = "SPEC", required = true)]
+    groups: Vec<GroupSpec>,
+    /// Duration of the measurement in seconds, after a second of warming up
+    #[arg(long, default_value = "10", value_parser = arguments::seconds)]
+    secs: f64,
+    /// Interval at which limited groups are watched, microseconds
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=100_000))]
+    sample_us: u64,
+}
+
+#[derive(Serialize)]
+struct GroupReport {
+    path: String,
+    cpus: f64,
+    ideal_cpus: f64,
+    error_pct: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    longest_overrun_ms: Option<f64>,
+}
+
+/// Run time from which on a share is judged, seconds: some hundred turns.
+const JUDGED_FROM_S: f64 = 0.3;
+
+/// The threads of one group: a process that ends with this one.
+struct Hogs(Child);
+
+impl Hogs {
+    fn start(threads: u32, secs: f64) -> Result<Self> {
+        let program = std::env::current_exe().context("where is this program")?;
+        let mut command = Command::new(program);
+        command.args(["spin", "--threads", &threads.to_string(), "--secs", &secs.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        sys::tie_to_parent(&mut command);
+        Ok(Self(command.spawn().context("starting the threads of a group")?))
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        // Already ended is what we want.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Run time of a limited group over time: (ns since the start, ns of CPU).
+type Trace = Vec<(u64, u64)>;
+
+pub fn run(args: &Args) -> Result<Value> {
+    ensure!(sys::is_root(), "needs root: it creates cgroups");
+    let cpus = arguments::available_cpus() as f64;
+    let tree = spec::Tree::of(&args.groups)?;
+    let groups = Groups::create(&args.groups)?;
+    let mut hogs = Vec::new();
+    for spec in args.groups.iter().filter(|spec| spec.threads > 0) {
+        let child = Hogs::start(spec.threads, args.secs + 60.0)?;
+        groups.add_process(spec, child.0.id())?;
+        hogs.push(child);
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let limited: Vec<&GroupSpec> = args.groups.iter().filter(|spec| spec.limit.is_some()).collect();
+    let before = groups.usage(&args.groups)?;
+    let started = Instant::now();
+    let traces = watch(&groups, &limited, args, started)?;
+    let after = groups.usage(&args.groups)?;
+    let elapsed_us = started.elapsed().as_secs_f64() * 1e6;
+    drop(hogs);
+    let ideal = ideal::fill(&tree, cpus);
+    let reports: Vec<GroupReport> = args
+        .groups
+        .iter()
+        .enumerate()
+        .map(|(i, spec)| {
+            let got = (after[i] - before[i]) as f64 / elapsed_us;
+            let want = ideal[tree.index[i]];
+            let trace = limited.iter().position(|other| other.path == spec.path).map(|at| &traces[at]);
+            GroupReport {
+                path: spec.path.clone(),
+                cpus: got,
+                ideal_cpus: want,
+                error_pct: if want > 0.0 { 100.0 * (got / want - 1.0).abs() } else { 0.0 },
+                longest_overrun_ms: trace
+                    .zip(spec.limit)
+                    .map(|(trace, (quota_us, period_us))| longest_overrun_ms(trace, quota_us, period_us)),
+            }
+        })
+        .collect();
+    // Watching limited groups costs CPU time, which the others feel and the limited ones do not.
+    let limits = reports.iter().zip(&args.groups).filter(|(_, spec)| spec.limit.is_some());
+    let worst_limit = limits.map(|(report, _)| report.error_pct).fold(0.0, f64::max);
+    // A share of which a few turns fall into the measurement is known no better than to one of them.
+    let competing = || {
+        reports.iter().zip(&args.groups).filter(|(report, spec)| {
+            spec.threads > 0 && !spec.idle && report.ideal_cpus * args.secs >= JUDGED_FROM_S
+        })
+    };
+    let worst = competing().map(|(report, _)| report.error_pct).fold(0.0, f64::max);
+    let idle: f64 = reports.iter().zip(&args.groups).filter(|(_, s)| s.idle).map(|(r, _)| r.cpus).sum();
+    let overrun = reports.iter().filter_map(|r| r.longest_overrun_ms).fold(0.0, f64::max);
+    Ok(json!({
+        "workload": "tree",
+        "cpus": cpus,
+        "groups": reports,
+        "worst_error_pct": worst,
+        "worst_limit_error_pct": worst_limit,
+        "longest_overrun_ms": overrun,
+        "idle_pct": 100.0 * idle / cpus,
+    }))
+}
+
+/// Waits for the end, and follows the run time of limited groups meanwhile.
+fn watch(groups: &Groups, limited: &[&GroupSpec], args: &Args, started: Instant) -> Result<Vec<Trace>> {
+    let mut traces: Vec<Trace> = vec![Vec::new(); limited.len()];
+    let length = Duration::from_secs_f64(args.secs);
+    if limited.is_empty() {
+        std::thread::sleep(length);
+        return Ok(traces);
+    }
+    // The watcher must not wait behind those whom it watches.
+    sys::set_fifo_policy(10).context("becoming a real-time thread")?;
+    while started.elapsed() < length {
+        for (spec, trace) in limited.iter().zip(&mut traces) {
+            let usage = groups.usage_us(spec)?;
+            trace.push((started.elapsed().as_nanos() as u64, usage * 1000));
+        }
+        std::thread::sleep(Duration::from_micros(args.sample_us));
+    }
+    Ok(traces)
+}
+
+/// By how much the group exceeded its quota in the worst period, milliseconds. Where periods begin is not known:
+/// the phase that fits best is taken, and the same one throughout. A debt that a period starts with is no overrun
+/// of that period.
+fn longest_overrun_ms(trace: &Trace, quota_us: u64, period_us: u64) -> f64 {
+    const PHASES: u64 = 20;
+    let period_ns = period_us * 1000;
+    let used_at = |at: u64| {
+        let i = trace.partition_point(|(time, _)| *time < at);
+        trace.get(i).or(trace.last()).map_or(0, |(_, used)| *used)
+    };
+    let end = trace.last().map_or(0, |(time, _)| *time);
+    (0..PHASES)
+        .map(|phase| {
+            let mut at = phase * period_ns / PHASES;
+            let mut worst = 0.0f64;
+            while at + period_ns <= end {
+                let used = used_at(at + period_ns).saturating_sub(used_at(at));
+                worst = worst.max((used as f64 - quota_us as f64 * 1e3) / 1e6);
+                at += period_ns;
+            }
+            worst
+        })
+        .reduce(f64::min)
+        .unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overrun_is_found_at_the_phase_of_the_periods() {
+        // 10 ms of 40 at the start of each period, which begins 13 ms after the trace; once it is 14.
+        let mut trace = Trace::new();
+        let mut used = 0;
+        for ms in 0..1000u64 {
+            let (index, into) = ((ms + 27) / 40, (ms + 27) % 40);
+            let quota = if index == 7 { 14 } else { 10 };
+            if into < quota {
+                used += 1_000_000;
+            }
+            trace.push(((ms + 1) * 1_000_000, used));
+        }
+        let found = longest_overrun_ms(&trace, 10_000, 40_000);
+        assert!((3.0..=5.0).contains(&found), "{found}");
+        assert!(longest_overrun_ms(&trace, 14_000, 40_000) <= 1.0);
+    }
+}
