@@ -250,27 +250,35 @@ fn watch_console(name: String) {
         };
         let mut reader = BufReader::new(file);
         let mut line = Vec::new();
+        let mut context = 0;
         loop {
             // Looked at before reading: the last words are written before the socket goes.
             let last = !Path::new(&socket).exists();
             while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
                 // A partial line: the rest comes with the next read.
                 if line.ends_with(b"\n") {
-                    repeat_if_trouble(&name, &line);
+                    repeat_if_trouble(&name, &line, &mut context);
                     line.clear();
                 }
             }
             if last {
-                return repeat_if_trouble(&name, &line);
+                return repeat_if_trouble(&name, &line, &mut context);
             }
             std::thread::sleep(CONSOLE_PAUSE);
         }
     });
 }
 
-fn repeat_if_trouble(name: &str, line: &[u8]) {
+/// Lines after a suspicious one that are repeated too: registers and the stack.
+const TROUBLE_CONTEXT: u32 = 70;
+
+fn repeat_if_trouble(name: &str, line: &[u8], context: &mut u32) {
     let text = String::from_utf8_lossy(line);
     if signature::is_trouble(&text) {
+        *context = TROUBLE_CONTEXT;
+    }
+    if *context > 0 {
+        *context -= 1;
         println!("{}{name}: {}", signature::GUEST_PREFIX, text.trim());
     }
 }

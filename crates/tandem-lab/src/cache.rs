@@ -8,8 +8,19 @@ use tempfile::TempDir;
 const WORK_PREFIX: &str = "run.";
 
 /// What the lab puts into its folder. Nothing else is ever removed: the folder is the user's choice.
-const ENTRIES: [&str; 9] =
-    ["apt", "qemu", "programs", "kernel", "vmlinux", "vmlinux.packed", "parts.done", "packages", "accel"];
+const ENTRIES: [&str; 11] = [
+    "apt",
+    "kernels",
+    "peers",
+    "qemu",
+    "programs",
+    "kernel",
+    "vmlinux",
+    "vmlinux.packed",
+    "parts.done",
+    "packages",
+    "accel",
+];
 
 /// Folder of downloads and images.
 ///

@@ -25,11 +25,20 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "contention-4-16",
     "contention-2-2",
     "cost",
+    "fair-nice",
+    "fair-tree",
+    "quota",
+    "idle",
+    "slices",
+    "bench",
+    "bench-cost",
     "series",
     "test-load",
     "test-faults",
     "test-hotplug",
     "test-nested",
+    "test-torture",
+    "test-kernel",
 );
 
 /// Finds an experiment by name, or reads a file.

@@ -39,7 +39,7 @@ pub fn parts() -> Result<Parts, LabError> {
     let root = cache::dir()?;
     let done = root.join("parts.done");
     if !done.exists() {
-        let apt = Apt::new(&root)?;
+        let apt = Apt::new(&root, &[SUITE])?;
         progress::note("lab: fetching package lists");
         apt.run("apt-get", &["-qq", "update"])?;
         apt.unpack("QEMU", QEMU, &root.join("qemu"))?;
@@ -112,14 +112,15 @@ pub fn machine_mirror() -> Result<String, LabError> {
         .ok_or(LabError::NoMirror)
 }
 
-struct Apt {
+pub(crate) struct Apt {
     config: PathBuf,
     debs: PathBuf,
     manifest: PathBuf,
 }
 
 impl Apt {
-    fn new(cache: &Path) -> Result<Self, LabError> {
+    /// An apt of its own below `cache`, which sees these suites.
+    pub(crate) fn new(cache: &Path, suites: &[&str]) -> Result<Self, LabError> {
         let root = cache.join("apt");
         for dir in ["lists/partial", "archives/partial", "none", "debs"] {
             cache::create(&root.join(dir))?;
@@ -135,7 +136,10 @@ impl Apt {
             fs::write(&path, text).map_err(LabError::io("write", &path)).map(|()| path)
         };
         write("status", String::new())?;
-        write("sources.list", format!("deb [signed-by={key}] {} {SUITE} main\n", machine_mirror()?))?;
+        let mirror = machine_mirror()?;
+        let sources: String =
+            suites.iter().map(|suite| format!("deb [signed-by={key}] {mirror} {suite} main\n")).collect();
+        write("sources.list", sources)?;
         let config = write(
             "apt.conf",
             format!(
@@ -157,7 +161,7 @@ impl Apt {
     }
 
     /// Runs an apt tool and returns its standard output.
-    fn run<S: AsRef<std::ffi::OsStr>>(&self, tool: &str, args: &[S]) -> Result<String, LabError> {
+    pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(&self, tool: &str, args: &[S]) -> Result<String, LabError> {
         let failed = |reason: String| LabError::Fetch { what: tool.to_string(), reason };
         let output = Command::new(tool)
             .env("APT_CONFIG", &self.config)
@@ -198,7 +202,12 @@ impl Apt {
         manifest.write_all(text.as_bytes()).map_err(LabError::io("write", &self.manifest))
     }
 
-    fn unpack_exactly(&self, what: &str, packages: &[String], root: &Path) -> Result<(), LabError> {
+    pub(crate) fn unpack_exactly(
+        &self,
+        what: &str,
+        packages: &[String],
+        root: &Path,
+    ) -> Result<(), LabError> {
         progress::note(&format!("lab: fetching {what} ({} packages)", packages.len()));
         // Left-overs of an interrupted run must not mix with this one.
         let _ = fs::remove_dir_all(root);
@@ -250,12 +259,12 @@ fn newest_kernel(apt: &Apt) -> Result<String, LabError> {
 }
 
 /// Numbers of a version, for ordering.
-fn version_key(release: &str) -> Vec<u32> {
+pub(crate) fn version_key(release: &str) -> Vec<u32> {
     release.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
 }
 
 /// The ELF image inside of a compressed kernel image (x86 boot protocol: setup sectors, then payload).
-fn extract_vmlinux(root: &Path, release: &str, out: &Path) -> Result<(), LabError> {
+pub(crate) fn extract_vmlinux(root: &Path, release: &str, out: &Path) -> Result<(), LabError> {
     let failed = |reason: String| LabError::Fetch { what: format!("vmlinux of {release}"), reason };
     let image = root.join("boot").join(format!("vmlinuz-{release}"));
     let alternative = root.join("usr/lib/modules").join(release).join("vmlinuz");

@@ -102,8 +102,21 @@ pub fn overlay(out: &Path) -> Result<(), LabError> {
             }
             add(archive, &path, &format!("usr/bin/{name}"), true)?;
         }
+        for path in peers()? {
+            add(archive, &path, &format!("usr/bin/{}", base_name(&path.to_string_lossy())), true)?;
+        }
         symlink(archive, "init", "usr/bin/tandem-agent")
     })
+}
+
+/// Other schedulers to compare with, static binaries named scx_*; there are some only after `make bench`.
+fn peers() -> Result<Vec<PathBuf>, LabError> {
+    let dir = cache::dir()?.join("peers/bin");
+    let is_peer = |path: &PathBuf| base_name(&path.to_string_lossy()).starts_with("scx_");
+    let mut peers: Vec<PathBuf> =
+        fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).filter(is_peer).collect();
+    peers.sort();
+    Ok(peers)
 }
 
 /// Appends archives to each other, which is how the kernel takes several at once.

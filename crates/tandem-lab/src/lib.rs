@@ -11,6 +11,7 @@ pub mod error;
 pub mod experiment;
 pub mod fetch;
 mod image;
+pub mod kernels;
 mod link;
 pub mod lock;
 mod machine;

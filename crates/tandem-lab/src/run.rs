@@ -7,7 +7,7 @@ use crate::machine::Accel;
 use crate::progress::Progress;
 use crate::rig::Sign;
 use crate::session::{last_words, Session};
-use crate::{cache, fetch, image, noise, rig, windows, LabError};
+use crate::{cache, fetch, image, kernels, noise, rig, windows, LabError};
 use serde_json::{json, Value};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -41,6 +41,8 @@ pub struct RunOptions {
     pub accel: AccelChoice,
     /// Print consoles of failed attempts.
     pub verbose: bool,
+    /// Boot another kernel than the newest: a series such as 6.18. Only without guests.
+    pub kernel: Option<String>,
 }
 
 /// The host's own truth about a vCPU during one workload.
@@ -62,6 +64,7 @@ struct Measured {
     windows: BTreeMap<(String, String), Vec<Vec<f64>>>,
     delivered: Vec<(String, String, Delivered)>,
     vcpu_times: Vec<VcpuTime>,
+    commands: BTreeMap<String, String>,
     scheduler_output: BTreeMap<String, String>,
     facts: Option<tandem_agent::Facts>,
     wait_pct: f64,
@@ -85,6 +88,10 @@ pub fn run(experiment: &Experiment, options: &RunOptions) -> Result<ExperimentRe
     let parts = fetch::parts()?;
     let images = image::base_images(&parts)?;
     let accel = choose_accel(options.accel, &parts, &images, &progress)?;
+    let parts = match &options.kernel {
+        Some(wanted) => other_kernel(parts, wanted, &experiment)?,
+        None => parts,
+    };
 
     let mut result = new_result(&experiment, &parts, accel);
     result.attempts = 0;
@@ -152,7 +159,7 @@ impl Rig {
         let mut session =
             Session::boot(&self.parts, &self.images, work.path(), &self.experiment, self.accel, progress)?;
         measured.boot_s = booting.elapsed().as_secs_f64();
-        let outcome = measure(&mut session, &self.experiment, &mut measured, progress);
+        let outcome = measure(&mut session, &self.experiment, self.accel, &mut measured, progress);
         conclude(session, outcome, self.experiment.mode, self.verbose)?;
         Ok(measured)
     }
@@ -170,6 +177,7 @@ impl Measured {
         self.delivered.extend(other.delivered);
         self.vcpu_times.extend(other.vcpu_times);
         self.scheduler_output.extend(other.scheduler_output);
+        self.commands.extend(other.commands);
         self.facts = other.facts.or(self.facts.take());
         self.wait_pct = self.wait_pct.max(other.wait_pct);
         self.steal_pct = self.steal_pct.max(other.steal_pct);
@@ -263,6 +271,7 @@ fn order(arms: &[String], rep: u32) -> Vec<&String> {
 fn measure(
     session: &mut Session,
     experiment: &Experiment,
+    accel: Accel,
     measured: &mut Measured,
     progress: &Progress,
 ) -> Result<(), LabError> {
@@ -273,7 +282,9 @@ fn measure(
             let at = format!("rep {}/{} {arm}", rep + 1, experiment.reps);
             if let Some(command) = experiment.command(arm).filter(|_| arm != KERNEL_ARM) {
                 progress.step(&format!("{at}: loading"));
+                let command = rig::bearable(command, experiment.mode, accel);
                 session.load(&command)?;
+                measured.commands.insert(arm.clone(), command.join(" "));
             }
             for workload in &experiment.workloads {
                 progress.step(&format!("{at}: {}", workload.name));
@@ -377,6 +388,20 @@ fn lookup<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     })
 }
 
+/// The parts with another kernel. The images stay: a host without guests needs none of their modules.
+fn other_kernel(
+    parts: fetch::Parts,
+    wanted: &str,
+    experiment: &Experiment,
+) -> Result<fetch::Parts, LabError> {
+    if experiment.mode != Mode::Single {
+        let message = "another kernel can be chosen only in mode \"single\"".into();
+        return Err(LabError::Experiment { origin: experiment.name.clone(), message });
+    }
+    let (kernel_release, vmlinux) = kernels::fetch(wanted)?;
+    Ok(fetch::Parts { kernel_release, vmlinux, ..parts })
+}
+
 fn new_result(experiment: &Experiment, parts: &fetch::Parts, accel: Accel) -> ExperimentResult {
     let arms: Vec<&str> = experiment.arms.iter().map(String::as_str).collect();
     let mut result =
@@ -459,6 +484,7 @@ fn fill(result: &mut ExperimentResult, experiment: &Experiment, measured: Measur
         "guest": measured.facts,
         "contention": delivered,
         "host_truth": host_truth(&measured.vcpu_times),
+        "scheduler_command": measured.commands,
         "scheduler_output": measured.scheduler_output,
     });
 }
