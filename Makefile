@@ -1,5 +1,6 @@
 # make run    the main job: a KVM host with guests in the lab, the same workloads before and after
 # make test   all tests: unit, property, and on real kernels in the lab
+# make bench  EEVDF, Tandem and other sched_ext schedulers side by side
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -7,7 +8,7 @@ BIN := $(TARGET)/x86_64-unknown-linux-gnu/release
 TANDEM := $(BIN)/tandem
 export TANDEM_BIN_DIR := $(abspath $(BIN))
 
-.PHONY: help deps build run test unit lint lab-test evidence clean
+.PHONY: help deps build run test unit lint bench soak evidence clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 12
@@ -32,6 +33,15 @@ lint: deps ## Formatting, lints, licences
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	@if command -v cargo-deny >/dev/null; then cargo deny --offline check licenses bans sources; fi
+
+bench: build ## Compare with other schedulers (built from the registry; SCX_CHECKOUT=PATH adds scx_eevdf)
+	@scripts/peers.sh
+	@mkdir -p $(TARGET)/tandem
+	$(TANDEM) lab run bench --json $(TARGET)/tandem/bench.json
+	$(TANDEM) lab run bench-cost --json $(TARGET)/tandem/bench-cost.json
+
+soak: build ## The long torture: ten times what make test does
+	@for i in 1 2 3 4 5 6 7 8 9 10; do echo "== soak $$i of 10"; $(TANDEM) lab run test-torture || exit 1; done
 
 evidence: build ## Measure all claims (ONLY=experiment for one) and write docs/EVIDENCE.md
 	$(TANDEM) evidence $(if $(ONLY),--only $(ONLY))

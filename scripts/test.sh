@@ -24,15 +24,31 @@ failures=$(grep -cE '^test .* \.\.\. FAILED$' "$log")
 failed=$((failed + failures))
 if [ "$cargo_status" -ne 0 ] && [ "$failures" -eq 0 ]; then failed=$((failed + 1)); echo "FAILED: cargo test"; fi
 
-for experiment in test-load test-faults test-hotplug test-nested; do
-    echo "== lab: $experiment"
-    "$bin/tandem" lab run "$experiment"
+lab() { # experiment arguments...
+    echo "== lab: $*"
+    "$bin/tandem" lab run "$@"
     case $? in
         0) passed=$((passed + 1)) ;;
-        2) skipped=$((skipped + 1)); echo "SKIPPED: $experiment was disturbed or lost to the rig" ;;
-        *) failed=$((failed + 1)); echo "FAILED: $experiment" ;;
+        2) skipped=$((skipped + 1)); echo "SKIPPED: $* was disturbed or lost to the rig" ;;
+        *) failed=$((failed + 1)); echo "FAILED: $*" ;;
     esac
+}
+
+for experiment in test-load test-faults test-hotplug test-nested test-torture; do
+    lab "$experiment"
 done
+
+echo "== other kernels"
+if kernels=$("$bin/tandem" lab kernels); then
+    echo "$kernels"
+    # One with everything, one whose type information is malformed, one from before quotas were reported
+    # (docs/KERNELS.md); what the suites do not offer any more is left out. The newest has run all of the above.
+    for series in 6.16 7.1 7.3; do
+        if echo "$kernels" | grep -q "^$series "; then lab test-kernel --kernel "$series"; fi
+    done
+else
+    failed=$((failed + 1)); echo "FAILED: no list of kernels"
+fi
 
 echo
 if [ "$skipped" -gt 0 ]; then
