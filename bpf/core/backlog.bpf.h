@@ -84,6 +84,62 @@ static __noinline void park(struct task_struct *p, struct task_state *t, u32 lim
 	quota_timer_by(g->period_start_ns + g->period_ns, now);
 }
 
+/* What becomes of a task in a backlog. */
+enum readmission {
+	GONE,		/* not to be had just now */
+	STAY,		/* there is no quota */
+	GO,		/* it has joined a CPU's queue */
+	GO_ON_DEBT,	/* the same, without quota */
+	ELSEWHERE,	/* plus the number of the group whose quota it has to wait for instead */
+};
+
+/*
+ * The decision on one task. Apart from the loop that moves it: the verifier
+ * would follow each of its paths through every round.
+ */
+COLD u64 readmit(s32 pid, s32 cpu, u32 limit)
+{
+	struct task_struct *task = bpf_task_from_pid(pid);
+	u64 now = k_now(), verdict = GONE;
+	struct task_state *t;
+	u32 other;
+	s32 to;
+
+	if (!task)
+		return GONE;
+	bpf_rcu_read_lock();
+	t = task_state(task);
+	if (!t || t->queue_cpu >= 0)
+		goto out;
+	other = exhausted(t->group, now);
+	if (other && !quota_wait_too_long(sub_floor_u64(now, t->parked_at_ns), watchdog_ns)) {
+		struct group_state *o = group_state(other);
+
+		verdict = STAY;
+		if (other != limit && o) {
+			set_group_bit(parked_groups, other, true);
+			quota_timer_by(o->period_start_ns + o->period_ns, now);
+			verdict = ELSEWHERE + (u64)other;
+		}
+		goto out;
+	}
+	to = scx_bpf_task_cpu(task);
+	if (cpu >= 0 && k_allowed(task, cpu))
+		to = cpu;
+	join(task, t, to, now);
+	if (t->queue_cpu < 0)
+		goto out;
+	if (k_waiting(backlog_of(limit)) > CROWD) {
+		t->request_ns = min_u64(t->request_ns, TANDEM_REQUEST_MIN_NS);
+		t->deadline = t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
+	}
+	verdict = other ? GO_ON_DEBT : GO;
+out:
+	bpf_rcu_read_unlock();
+	bpf_task_release(task);
+	return verdict;
+}
+
 /*
  * Let up to `most` tasks of a group's backlog go on, preferably on `cpu`
  * (-1: where they were). Returns how many still wait.
@@ -103,9 +159,8 @@ COLD u32 unpark(u32 limit, s32 cpu, u32 most)
 		struct task_struct *task;
 		struct task_state *t;
 		struct cpu_state *c;
-		u64 waited;
+		u64 waited, verdict;
 		s32 to;
-		u32 other;
 
 		if (done >= most)
 			break;
@@ -113,38 +168,29 @@ COLD u32 unpark(u32 limit, s32 cpu, u32 most)
 		task = bpf_task_from_pid(p->pid);
 		if (!task)
 			continue;
-		t = task_state(task);
-		to = scx_bpf_task_cpu(task);
-		if (cpu >= 0 && k_allowed(task, cpu))
-			to = cpu;
-		c = cpu_state(to);
-		if (!t || !c || t->queue_cpu >= 0) {
+		verdict = readmit(p->pid, cpu, limit);
+		if (verdict == STAY || verdict == GONE) {
 			bpf_task_release(task);
+			if (verdict == STAY)
+				break;
 			continue;
 		}
-		waited = sub_floor_u64(now, t->parked_at_ns);
-		other = exhausted(t->group, now);
-		if (other && !quota_wait_too_long(waited, watchdog_ns)) {
-			bool moved = false;
+		if (verdict >= ELSEWHERE) {
+			bool moved = scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, backlog_of(verdict - ELSEWHERE), 0);
 
-			if (other != limit && scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, backlog_of(other), 0)) {
-				struct group_state *o = group_state(other);
-
-				moved = true;
-				set_group_bit(parked_groups, other, true);
-				if (o)
-					quota_timer_by(o->period_start_ns + o->period_ns, now);
-			}
 			bpf_task_release(task);
 			if (!moved)
 				break;
 			continue;
 		}
-		join(task, t, to, now);
-		if (k_waiting(backlog) > CROWD) {
-			t->request_ns = min_u64(t->request_ns, TANDEM_REQUEST_MIN_NS);
-			t->deadline = t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
+		t = task_state(task);
+		c = t ? cpu_state(t->queue_cpu) : NULL;
+		if (!t || !c) {
+			bpf_task_release(task);
+			continue;
 		}
+		to = t->queue_cpu;
+		waited = sub_floor_u64(now, t->parked_at_ns);
 		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, t->request_ns);
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->deadline);
 		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, queue_of(to, t->class), 0)) {
@@ -153,7 +199,7 @@ COLD u32 unpark(u32 limit, s32 cpu, u32 most)
 			t->admitted = limit;
 			__sync_fetch_and_add(&g->admitted, 1);
 			__sync_fetch_and_add(&g->throttled_ns, waited);
-			count(c, other ? CNT_ON_DEBT : CNT_UNPARKED);
+			count(c, verdict == GO_ON_DEBT ? CNT_ON_DEBT : CNT_UNPARKED);
 			if (to != cpu)
 				scx_bpf_kick_cpu(to, c->curr_class == CLASS_NONE ? SCX_KICK_IDLE : SCX_KICK_PREEMPT);
 		} else {

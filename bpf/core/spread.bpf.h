@@ -12,9 +12,8 @@
 
 static __always_inline u32 capacity(const struct cpu_state *c, u64 now);
 
-/* Waiting tasks that are looked at, and taken over, at a time. */
-#define EVEN_LOOK 16
-#define EVEN_MOST 4
+/* Waiting tasks that are looked at, at a time. */
+#define EVEN_LOOK 8
 
 /* Whether there is something to take over; then `cpu` has to go through dispatch. */
 static __noinline bool ask_for_task(s32 cpu)
@@ -61,17 +60,41 @@ static __noinline bool ask_for_task(s32 cpu)
 	return true;
 }
 
+/*
+ * If moving a waiting task to `cpu` makes things better, it joins the queue
+ * there, and its weight is returned. Apart from the loop that moves it: the
+ * verifier would follow each of its paths through every round.
+ */
+COLD u64 take_over(s32 pid, s32 cpu, u64 excess)
+{
+	struct task_struct *task = bpf_task_from_pid(pid);
+	struct task_state *t;
+	u64 weight = 0;
+
+	if (!task)
+		return 0;
+	bpf_rcu_read_lock();
+	t = task_state(task);
+	if (t && t->queue_cpu >= 0 && t->queue_cpu != cpu && move_improves(t->weight, excess) && !k_is_pinned(task) &&
+	    k_allowed(task, cpu)) {
+		rejoin(task, t, cpu, k_now());
+		weight = t->weight;
+	}
+	bpf_rcu_read_unlock();
+	bpf_task_release(task);
+	return weight;
+}
+
 /* Take over waiting tasks of the heavier CPU. From dispatch. */
-COLD u32 even_out(u32 cpu)
+COLD int even_out(u32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu), *from;
-	u64 now = k_now(), excess, queue;
 	struct task_struct *p;
-	u32 looked = 0, moved = 0;
+	u32 looked = 0;
+	u64 queue;
 
 	if (!own || own->pull_from < 0)
 		return 0;
-	excess = own->pull_excess;
 	/* Those who would wait for longest have most to gain. */
 	from = cpu_state(own->pull_from);
 	queue = from && from->late_due_ns && k_waiting(late_queue_of(own->pull_from)) ?
@@ -82,27 +105,25 @@ COLD u32 even_out(u32 cpu)
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_struct *task;
 		struct task_state *t;
+		u64 weight;
 
-		if (looked++ >= EVEN_LOOK || moved >= EVEN_MOST)
+		if (looked++ >= EVEN_LOOK)
 			break;
 		task = bpf_task_from_pid(p->pid);
 		if (!task)
 			continue;
-		t = task_state(task);
-		if (t && t->queue_cpu >= 0 && t->queue_cpu != cpu && move_improves(t->weight, excess) &&
-		    k_allowed(task, cpu) && !k_is_pinned(task)) {
-			excess = sub_floor_u64(excess, 2 * t->weight);
-			rejoin(task, t, cpu, now);
+		weight = take_over(p->pid, cpu, own->pull_excess);
+		t = weight ? task_state(task) : NULL;
+		if (t) {
+			own->pull_excess = sub_floor_u64(own->pull_excess, 2 * weight);
 			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->deadline);
-			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, queue_of(cpu, t->class), 0)) {
-				moved++;
+			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, queue_of(cpu, t->class), 0))
 				count(own, CNT_EVENED);
-			}
 		}
 		bpf_task_release(task);
 	}
 	bpf_rcu_read_unlock();
-	return moved;
+	return 0;
 }
 
 /* Once per tick of a busy CPU. */

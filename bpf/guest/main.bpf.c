@@ -29,6 +29,8 @@
  * Not here yet: prediction of preemptions.
  */
 #include "balance.bpf.h"
+#include "dump_ops.bpf.h"
+#include "tree_ops.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -437,28 +439,6 @@ void BPF_STRUCT_OPS(guest_cpu_release, s32 cpu, struct scx_cpu_release_args *arg
 	scx_bpf_reenqueue_local();
 }
 
-void BPF_STRUCT_OPS(guest_cpu_online, s32 cpu)
-{
-	struct cpu_state *c = cpu_state(cpu);
-
-	if (!c || c->online)
-		return;
-	c->online = 1;
-	c->model.updated_ns = 0;
-	__sync_fetch_and_sub(&nr_offline, 1);
-}
-
-void BPF_STRUCT_OPS(guest_cpu_offline, s32 cpu)
-{
-	struct cpu_state *c = cpu_state(cpu);
-
-	if (!c || !c->online)
-		return;
-	c->online = 0;
-	c->curr_class = CLASS_NONE;
-	__sync_fetch_and_add(&nr_offline, 1);
-}
-
 s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init_task, struct task_struct *p, struct scx_init_task_args *args)
 {
 	struct task_state *t = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -507,40 +487,6 @@ bool BPF_STRUCT_OPS(guest_core_sched_before, struct task_struct *a, struct task_
 	return time_before_ns(ta->v - ca->clock[class_index(ta->class)], tb->v - cb->clock[class_index(tb->class)]);
 }
 
-s32 BPF_STRUCT_OPS_SLEEPABLE(guest_cgroup_init, struct cgroup *cgrp, struct scx_cgroup_init_args *args)
-{
-	return tree_add(cgrp, args);
-}
-
-void BPF_STRUCT_OPS_SLEEPABLE(guest_cgroup_exit, struct cgroup *cgrp)
-{
-	group_remove(k_cgroup_id(cgrp));
-}
-
-/* Called with the task off its queue: it has left the old group's accounts, and joins the new one's later. */
-void BPF_STRUCT_OPS(guest_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
-{
-	struct task_state *t = task_state(p);
-
-	if (t && cgroups_enabled)
-		t->group = group_of(to);
-}
-
-void BPF_STRUCT_OPS(guest_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
-{
-	tree_set_weight(group_of(cgrp), weight);
-}
-
-void BPF_STRUCT_OPS(guest_cgroup_set_bandwidth, struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us)
-{
-	tree_set_bandwidth(group_of(cgrp), period_us, quota_us, burst_us);
-}
-
-void BPF_STRUCT_OPS(guest_cgroup_set_idle, struct cgroup *cgrp, bool idle)
-{
-	tree_set_idle(group_of(cgrp), idle);
-}
-
 s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 {
 	u64 now = k_now();
@@ -582,39 +528,6 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 		}
 	}
 	return 0;
-}
-
-void BPF_STRUCT_OPS(guest_dump, struct scx_dump_ctx *dctx)
-{
-	scx_bpf_dump("tandem: contended=%u uneven=%u groups=%u shared=%u limits=%u offline=%u\n", contended, uneven,
-		     nr_groups, nr_groups_shared, nr_limits, nr_offline);
-}
-
-void BPF_STRUCT_OPS(guest_dump_cpu, struct scx_dump_ctx *dctx, s32 cpu, bool idle)
-{
-	struct cpu_state *c = cpu_state(cpu);
-
-	if (!c || (idle && !waiting_normal(cpu, c)))
-		return;
-	scx_bpf_dump("tandem: share=%u/1024 absence_us=%llu class=%u waiting=%u late=%u best_effort=%u weight=%llu\n",
-		     c->model.share, c->model.inactive_mean_ns / 1000, c->curr_class,
-		     k_waiting(queue_of(cpu, CLASS_NORMAL)), k_waiting(late_queue_of(cpu)),
-		     k_waiting(queue_of(cpu, CLASS_BEST_EFFORT)), c->weight[1]);
-}
-
-void BPF_STRUCT_OPS(guest_dump_task, struct scx_dump_ctx *dctx, struct task_struct *p)
-{
-	struct task_state *t = task_state(p);
-	struct group_state *g;
-
-	if (!t)
-		return;
-	g = group_state(t->group);
-	scx_bpf_dump("tandem: class=%u queue=%d run=%d v=%llu deadline=%llu weight=%llu used_us=%llu request_us=%llu\n",
-		     t->class, t->queue_cpu, t->run_cpu, t->v, t->deadline, t->weight, t->used_ns / 1000,
-		     t->request_ns / 1000);
-	scx_bpf_dump("tandem: group=%u cgroup=%llu quota_us=%llu pool_ns=%lld parked_at_us=%llu\n", t->group,
-		     g ? g->id : 0, g ? g->quota_ns / 1000 : 0, g ? g->pool_ns : 0, t->parked_at_ns / 1000);
 }
 
 void BPF_STRUCT_OPS(guest_exit, struct scx_exit_info *ei)

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 /// How often the daemon looks at estimates and at the scheduler's state.
 const STEP: Duration = Duration::from_millis(400);
 
-/// libbpf's defaults are right; the macro wants to be told.
-const NO_OPEN_OPTIONS: Option<libbpf_rs::libbpf_sys::bpf_object_open_opts> = None;
+/// With -vv the verifier says how much it had to do for each program.
+const VERIFIER_STATISTICS: u32 = 4;
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +146,12 @@ fn load<'a>(
     online: &[usize],
 ) -> anyhow::Result<BpfSkel<'a>> {
     let builder = BpfSkelBuilder::default();
-    let mut open = scx_ops_open!(builder, storage, tandem_guest, NO_OPEN_OPTIONS)?;
+    let verbose = options.debug.then(|| libbpf_rs::libbpf_sys::bpf_object_open_opts {
+        sz: std::mem::size_of::<libbpf_rs::libbpf_sys::bpf_object_open_opts>() as _,
+        kernel_log_level: VERIFIER_STATISTICS,
+        ..Default::default()
+    });
+    let mut open = scx_ops_open!(builder, storage, tandem_guest, verbose)?;
     if let Some(rodata) = open.maps.rodata_data.as_mut() {
         rodata.nr_cpu_ids = u32::try_from(nr_cpus)?;
         rodata.kvm_steal_page = sys::kvm_steal_time();
