@@ -327,8 +327,12 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 		reweigh(t, c);
 	else
 		rejoin(p, t, cpu, now);
-	/* Whoever is served by the clock on the wall is no measure for the others. */
-	if (!t->was_late)
+	/*
+	 * Whoever is served by the clock on the wall is no measure for the
+	 * others, and who is alone none at all: its debt would be forgotten
+	 * before those come back whom it owes.
+	 */
+	if (!t->was_late && c->tasks[class_index(t->class)] > 1)
 		c->clock[class_index(t->class)] =
 			clock_anchored(c->clock[class_index(t->class)], t->v, t->request_ns, t->weight, t->base_ns);
 	t->was_late = 0;
@@ -343,7 +347,8 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	c->curr_charged_at_ns = now;
 	c->curr_burst_ns = t->burst_ns;
 	quota_running(t, true);
-	if (cpu == bpf_get_smp_processor_id())
+	/* Without timers the slice that it was queued with will do: ticks are all that looks at it. */
+	if ((slice_timers_enabled || nr_limits) && cpu == bpf_get_smp_processor_id())
 		take_turn(p, t, c, cpu, now);
 }
 
