@@ -171,7 +171,7 @@ proptest! {
         let (weight, clock) = (u64::from(weight_of_nice(nice)) << 10, 1u64 << 50);
         let v = v_on_join(clock, i64::from(lag), BASE_NS, weight, queue_weight);
         let size = (lag.unsigned_abs() as u64).min(lag_limit(BASE_NS) as u64);
-        let expected = virtual_ns(size, weight);
+        let expected = virtual_ns(size, weight) + virtual_ns(size, queue_weight.max(weight));
         prop_assert_eq!(v.abs_diff(clock), expected);
         prop_assert!(v == clock || (v < clock) == (lag > 0));
         prop_assert_eq!(v_on_join(clock, i64::from(lag), BASE_NS, weight, 0), clock);
