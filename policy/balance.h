@@ -2,24 +2,42 @@
 /*
  * Fairness across CPUs: which CPU hands over a task to which.
  *
- * A CPU's load is the effective weight of its runnable tasks over its
- * capacity. The lighter CPU asks the heavier one for a task; the heavier one
- * gives the first task that ends its turn and whose weight is clearly less
- * than the difference: that makes the difference smaller. If there is none
- * for a while, it gives one whose weight equals the difference. That only
- * turns the imbalance round, and is wanted: three equal tasks on two CPUs are
- * treated equally only if they take turns at being alone. Of those the one
- * leaves that has run most of late, so that the other finds itself alone.
+ * A CPU's load is the effective weight of its CPU-bound tasks over its
+ * capacity. The lighter CPU asks the heavier one for tasks whose weight is
+ * clearly less than the difference: each makes the difference smaller.
+ *
+ * What no move can even out (three equal tasks on two CPUs) is shared in turns.
+ * Every CPU has a pace: virtual time that advances by service / weight, like
+ * the clocks of policy/eevdf.h, but comparable between CPUs that are busy at
+ * the same time. A CPU whose pace is ahead asks the one behind it, and gets a
+ * task as soon as that would be behind by TANDEM_ROTATE_NS of run time.
+ *
+ * What a task misses by being on the slower CPU is not forgotten: a move adds
+ * the difference of the two paces to what the task is owed, and while it is
+ * owed something, half of its run time is not charged. So the sum of pace
+ * and what is owed is conserved, and shares become exact over time, whatever
+ * the order of moves; nobody is kept waiting for more than twice as long.
  */
 #ifndef TANDEM_POLICY_BALANCE_H
 #define TANDEM_POLICY_BALANCE_H
 
-#include "base.h"
+#include "eevdf.h"
 
 /* A CPU looks for heavier ones this often. What it sees must be there twice in a row: wake-ups come and go. */
 #define TANDEM_BALANCE_NS (32 * NSEC_PER_MSEC_)
-/* Half-life of a task's recent run time. */
-#define TANDEM_RECENT_NS (128 * NSEC_PER_MSEC_)
+/* Tasks that ran for this long since they last slept are what is balanced, */
+#define TANDEM_HOG_NS (8 * NSEC_PER_MSEC_)
+/* and those that wanted to for this long. */
+#define TANDEM_HOG_WAIT_NS (64 * NSEC_PER_MSEC_)
+/* For less than this, nobody is moved only to take turns. */
+#define TANDEM_ROTATE_NS (24 * NSEC_PER_MSEC_)
+/* Most that a task is owed, or owes, for where it was. */
+#define TANDEM_OWED_MAX_NS (96 * NSEC_PER_MSEC_)
+
+POLICY bool is_cpu_bound(u64 ran_ns, u64 runnable_for_ns)
+{
+	return ran_ns >= TANDEM_HOG_NS || runnable_for_ns >= TANDEM_HOG_WAIT_NS;
+}
 
 /* Load of a CPU: weight per capacity (1024: one whole pCPU). */
 POLICY u64 load_of(u64 weight, u32 capacity)
@@ -44,24 +62,99 @@ POLICY bool move_improves(u64 weight, u64 excess)
 	return weight <= excess - (excess >> 3);
 }
 
-/* Does it at least hardly make it larger? Loads are not known to the last bit: others wake beside the hogs. */
-POLICY bool move_rotates(u64 weight, u64 excess)
+/*
+ * A CPU that is heavier, but whose pace is ahead, is on its way to where it
+ * should be, unless it has more than four times the weight of the other.
+ */
+POLICY bool settles_itself(u64 excess, u64 heavy_weight)
 {
-	return weight <= excess + (excess >> 1) - (excess >> 3);
+	return excess <= heavy_weight / 4 * 3;
 }
 
-/* Fading memory of run time: halves every TANDEM_RECENT_NS. */
-POLICY u64 recent_ns(u64 old_ns, u64 since_ns, u64 ran_ns)
-{
-	u64 halvings = since_ns / TANDEM_RECENT_NS;
-	u64 rest = since_ns % TANDEM_RECENT_NS;
+/* The end of a task's turn on a CPU that has been asked for a task because its pace is behind. */
+struct turn_view {
+	u64 weight;
+	s64 owed_ns;
+	u64 last_weight;	/* of the task whose turn ended before */
+	s64 last_owed_ns;
+	u64 lightest;		/* least weight that was seen of late of those that matter */
+	u64 excess;		/* weight by which the CPU is too heavy */
+	u64 behind_ns;		/* virtual time by which its pace is behind */
+	u64 queue_weight;
+	u32 queue_tasks;
+};
 
-	if (halvings >= 32)
-		return ran_ns;
-	old_ns >>= halvings & 31;
-	/* Linear between two halvings. */
-	old_ns -= ((old_ns >> 8) * ((rest << 7) / TANDEM_RECENT_NS));
-	return old_ns + ran_ns;
+/* Would the move of a task of this weight change anything? */
+POLICY bool matters_for_turns(u64 weight, u64 excess)
+{
+	return weight >= excess / 4;
+}
+
+/*
+ * Does this task change CPUs? Only when the average task has missed
+ * TANDEM_ROTATE_NS (among many tasks, less); only the lightest, for it turns the imbalance round by
+ * least; and of equals not the one that is owed more: it shall be alone.
+ */
+POLICY bool takes_turn_elsewhere(const struct turn_view *t)
+{
+	bool equal = t->last_weight >= t->weight && t->last_weight <= t->weight + (t->weight >> 3);
+	u64 due_ns = min_u64((u64)t->queue_tasks * TANDEM_ROTATE_NS, TANDEM_OWED_MAX_NS / 2);
+	u64 mean = t->queue_weight / (t->queue_tasks ? t->queue_tasks : 1);
+
+	if (real_ns(t->behind_ns, t->queue_weight) < due_ns)
+		return false;
+	if ((t->weight >> 4) > t->excess)
+		return false;
+	/* The lightest may not have had a turn of late; it is no heavier than the mean. */
+	if (t->weight > mean + (mean >> 3))
+		return false;
+	if (t->lightest < ~0ULL >> 1 && t->weight > t->lightest + (t->lightest >> 3))
+		return false;
+	return !equal || t->owed_ns <= t->last_owed_ns;
+}
+
+/*
+ * What a task is owed after its move between CPUs of different pace (virtual
+ * ns): CPU time, ns. Of a CPU that it shares with others (`queue_weight`,
+ * itself included) it cannot soon get more than its share of it; ten light
+ * tasks with a claim of one slice each would be a claim of ten slices.
+ */
+POLICY s64 owed_after_move(s64 owed_ns, u64 pace_from, u64 pace_to, u64 weight, u64 queue_weight)
+{
+	u64 share = virtual_ns(2 * TANDEM_OWED_MAX_NS >> 10, max_u64(queue_weight, weight));
+	s64 limit = (s64)min_u64(real_ns(share, weight) << 10, TANDEM_OWED_MAX_NS);
+	s64 missed;
+
+	if (time_before_ns(pace_from, pace_to))
+		missed = (s64)min_u64(real_ns(pace_to - pace_from, weight), 2 * TANDEM_OWED_MAX_NS);
+	else
+		missed = -(s64)min_u64(real_ns(pace_from - pace_to, weight), 2 * TANDEM_OWED_MAX_NS);
+	return clamp_s64(clamp_s64(owed_ns, -limit, limit) + missed, -limit, limit);
+}
+
+/* The part of a run that settles what is owed: not charged if positive, charged twice if negative. */
+POLICY s64 settled_ns(s64 owed_ns, u64 service_ns)
+{
+	s64 most = (s64)(min_u64(service_ns, 1ULL << 40) >> 1);
+
+	return clamp_s64(owed_ns, -most, most);
+}
+
+/*
+ * Pace of a CPU that looks at the one furthest ahead. Being behind for lack of
+ * means is no claim: a CPU with one task, heavier than what the other has to
+ * do, gives it all there is. And a CPU with tasks of total weight `weight`
+ * cannot make up for more than what one of them could be owed: while it does,
+ * others that came later wait for nothing they have taken.
+ */
+POLICY u64 pace_caught_up(u64 pace, u64 furthest, bool gives_all, u64 weight)
+{
+	if (!time_before_ns(pace, furthest))
+		return pace;
+	if (gives_all)
+		return furthest;
+	return real_ns(furthest - pace, weight) > TANDEM_OWED_MAX_NS ? furthest - virtual_ns(TANDEM_OWED_MAX_NS, weight) :
+								       pace;
 }
 
 #endif

@@ -57,12 +57,12 @@ POLICY u64 group_scale(u64 parent_scale, u64 group_weight, u64 active_weight)
 	return max_u64(min_u64(product / active_weight, TANDEM_SCALE_MAX), 1);
 }
 
-/* Is a change worth reweighting tasks for? Like the kernel, 1/64 is not. */
+/* Is a change worth reweighting tasks for? The kernel forgoes 1/64; over three levels that adds up. */
 POLICY bool scale_moved(u64 old_scale, u64 new_scale)
 {
 	u64 d = old_scale > new_scale ? old_scale - new_scale : new_scale - old_scale;
 
-	return d > (old_scale >> 6);
+	return d > (old_scale >> 9);
 }
 
 #endif

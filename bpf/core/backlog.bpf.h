@@ -126,7 +126,7 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit)
 	to = scx_bpf_task_cpu(task);
 	if (cpu >= 0 && k_allowed(task, cpu))
 		to = cpu;
-	join(task, t, to, now);
+	join(task, t, to, false, now);
 	if (t->queue_cpu < 0)
 		goto out;
 	if (k_waiting(backlog_of(limit)) > CROWD) {

@@ -14,6 +14,9 @@
 #include "quota.bpf.h"
 #include "steal.bpf.h"
 
+/* For v_on_join(): a queue beside which the task is nothing. */
+#define NOT_INFLATED (1ULL << 62)
+
 /* A new request. */
 static __always_inline void renew_request(struct task_state *t, struct cpu_state *c)
 {
@@ -59,16 +62,51 @@ static __always_inline void rebook_work(struct task_state *t, struct cpu_state *
  * V of a class at this moment. The owner writes it at its ticks and switches;
  * in between it is projected, or whoever wakes there would get a credit.
  */
-static __always_inline u64 clock_now(const struct cpu_state *c, u32 i, u64 now)
+static __always_inline u64 not_yet_charged(const struct cpu_state *c, u32 i, u64 now)
 {
-	u64 since = c->curr_charged_at_ns, clock = c->clock[i];
+	u64 since = c->curr_charged_at_ns;
 
 	if (!since || class_index(c->curr_class) != i)
-		return clock;
-	return clock + virtual_ns(min_u64(sub_floor_u64(now, since), TANDEM_TICK_NS), c->weight[i]);
+		return 0;
+	return virtual_ns(min_u64(sub_floor_u64(now, since), TANDEM_TICK_NS), c->weight[i]);
 }
 
-static __always_inline void join(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
+static __always_inline u64 clock_now(const struct cpu_state *c, u32 i, u64 now)
+{
+	return c->clock[i] + not_yet_charged(c, i, now);
+}
+
+static __always_inline u64 pace_now(const struct cpu_state *c, u64 now)
+{
+	return c->pace + not_yet_charged(c, class_index(CLASS_NORMAL), now);
+}
+
+/*
+ * Balancing looks at those who stay. Somebody who wakes for a moment may weigh
+ * a hundred times what all others do; to move them out of its way would take
+ * longer than it stays.
+ */
+static __always_inline void count_hog(struct task_state *t, struct cpu_state *c, u64 now)
+{
+	if (t->hog || t->class != CLASS_NORMAL ||
+	    !is_cpu_bound(t->burst_ns, sub_floor_u64(now, t->runnable_at_ns)))
+		return;
+	t->hog = 1;
+	__sync_fetch_and_add(&c->hog_weight, t->weight);
+	__sync_fetch_and_add(&c->hogs, 1);
+}
+
+/* What a runnable task is owed after it has changed CPUs. Neither of them needs what it asked for before. */
+static __always_inline void settle_move(struct task_state *t, struct cpu_state *from, struct cpu_state *to, u64 now)
+{
+	if (from->pace_known && to->pace_known && t->class == CLASS_NORMAL)
+		t->owed_ns = owed_after_move(t->owed_ns, pace_now(from, now), pace_now(to, now), t->weight,
+					      t->weight + to->weight[class_index(CLASS_NORMAL)]);
+	from->give_to = -1;
+	to->give_to = -1;
+}
+
+static __always_inline void join(struct task_struct *p, struct task_state *t, s32 cpu, bool moved, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu);
 	struct group_state *g;
@@ -88,11 +126,13 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	clock = clock_now(c, i, now);
 	if (t->left_cpu == cpu)
 		t->lag = lag_after_sleep(t->lag, (s64)(clock - t->left_clock), t->weight);
-	t->v = v_on_join(clock, t->lag, t->request_ns, t->weight, c->weight[i]);
+	/* Who comes from another queue, not from sleep, takes its lag along as it is. */
+	t->v = v_on_join(clock, t->lag, t->request_ns, t->weight, moved && c->weight[i] ? NOT_INFLATED : c->weight[i]);
 	t->lag = 0;
 	t->queue_cpu = cpu;
 	__sync_fetch_and_add(&c->weight[i], t->weight);
 	__sync_fetch_and_add(&c->tasks[i], 1);
+	count_hog(t, c, now);
 	book_work(t, c);
 	renew_request(t, c);
 }
@@ -111,17 +151,29 @@ static __always_inline void leave(struct task_state *t, u64 now)
 	__sync_fetch_and_sub(&c->weight[i], t->weight);
 	__sync_fetch_and_sub(&c->tasks[i], 1);
 	__sync_fetch_and_sub(&c->queued_work_ns, t->booked_work_ns);
+	if (t->hog) {
+		t->hog = 0;
+		__sync_fetch_and_sub(&c->hog_weight, t->weight);
+		__sync_fetch_and_sub(&c->hogs, 1);
+	}
 }
 
 /* From one queue's clock to another's: lag is carried, v is not. The rest of the request goes along. */
 static __always_inline void rejoin(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
 {
+	struct cpu_state *from, *to = cpu_state(cpu);
 	u64 used = t->used_ns;
+	bool moved = t->queue_cpu >= 0;
 
 	if (t->queue_cpu == cpu)
 		return;
+	if (moved) {
+		from = cpu_state(t->queue_cpu);
+		if (from && to)
+			settle_move(t, from, to, now);
+	}
 	leave(t, now);
-	join(p, t, cpu, now);
+	join(p, t, cpu, moved, now);
 	if (used < t->request_ns) {
 		t->used_ns = used;
 		t->deadline = t->v + deadline_distance(t->request_ns - used, t->weight, t->base_ns);
@@ -142,6 +194,8 @@ static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
 	clock = c->clock[i];
 	t->v = v_reweighted(clock, t->v, old, t->weight, t->request_ns);
 	__sync_fetch_and_add(&c->weight[i], t->weight - old);
+	if (t->hog)
+		__sync_fetch_and_add(&c->hog_weight, t->weight - old);
 	t->deadline = t->v + deadline_distance(remaining(t), t->weight, t->base_ns);
 }
 
@@ -151,7 +205,8 @@ static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
  */
 static __always_inline void charge(struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
-	u64 steal = steal_of(cpu), wall, service;
+	u64 steal = steal_of(cpu), wall, service, progress;
+	s64 settled = 0;
 	u32 i = class_index(t->class);
 
 	if (t->run_cpu != cpu)
@@ -162,10 +217,16 @@ static __always_inline void charge(struct task_state *t, struct cpu_state *c, s3
 	t->charged_steal_ns = steal;
 	t->used_ns += service;
 	t->burst_ns += service;
-	t->v += virtual_ns(service, t->weight);
-	t->recent_ns = recent_ns(t->recent_ns, sub_floor_u64(now, t->recent_at_ns), service);
-	t->recent_at_ns = now;
-	c->clock[i] += virtual_ns(service, max_u64(c->weight[i], t->weight));
+	count_hog(t, c, now);
+	if (t->owed_ns && t->class == CLASS_NORMAL) {
+		settled = settled_ns(t->owed_ns, service);
+		t->owed_ns -= settled;
+	}
+	t->v += virtual_ns(service - settled, t->weight);
+	progress = virtual_ns(service - settled, max_u64(c->weight[i], t->weight));
+	c->clock[i] += progress;
+	if (t->class == CLASS_NORMAL)
+		c->pace += progress;
 	c->curr_charged_at_ns = now;
 	c->curr_burst_ns = t->burst_ns;
 	if (nr_limits)

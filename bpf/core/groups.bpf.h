@@ -166,6 +166,24 @@ COLD u64 sum_load(u32 group)
 	return sum > 0 ? sum : 0;
 }
 
+/* A group with runnable tasks keeps those above it active: they may stand before it in the refresh, or after it. */
+COLD int active_up_to_root(u32 group, u64 now)
+{
+	u32 depth;
+
+	bpf_for(depth, 0, MAX_DEPTH) {
+		struct group_state *g = group_state(group);
+
+		if (!g || g->active_at_ns == now)
+			break;
+		g->active_at_ns = now;
+		if (group == ROOT_GROUP)
+			break;
+		group = g->parent;
+	}
+	return 0;
+}
+
 enum refresh_pass {
 	PASS_COUNT,	/* take the sums, clear the children's */
 	PASS_TELL,	/* add each group to its parent, retire the quiet ones */
@@ -181,7 +199,7 @@ static __always_inline bool refresh_group(struct group_state *g, u32 group, u32 
 		g->own_weight_sum = sum_load(group);
 		g->child_weight = 0;
 		if (g->own_weight_sum)
-			g->active_at_ns = now;
+			active_up_to_root(group, now);
 		return false;
 	}
 	parent = group_state(g->parent);
@@ -198,7 +216,6 @@ static __always_inline bool refresh_group(struct group_state *g, u32 group, u32 
 		}
 		if (group == ROOT_GROUP)
 			return false;
-		parent->active_at_ns = max_u64(parent->active_at_ns, g->active_at_ns);
 		g->idle = g->own_idle || parent->idle;
 		/* Without quota left it is not there for its siblings. */
 		if (!g->quota_ns || g->pool_ns > 0)

@@ -42,6 +42,21 @@ enum counter {
 	NR_COUNTERS,
 };
 
+/* What a CPU sees of the others when it looks around (bpf/core/spread.bpf.h). */
+struct surroundings {
+	u64 own_load;		/* weight per capacity */
+	u64 own_weight;
+	u64 furthest;		/* pace of the CPU that is furthest ahead */
+	u64 loads;		/* sum over the CPUs that are a measure for this one */
+	u64 excess;		/* weight by which the heaviest is too heavy */
+	u64 slow_excess;	/* the same, for the slowest of those that are too heavy */
+	u64 slow_pace;
+	u32 measures;		/* how many CPUs `loads` sums */
+	u32 any_pace;
+	s32 heaviest;
+	s32 slowest;
+};
+
 /* Per CPU: written by its own CPU, except where noted; read by all. */
 struct cpu_state {
 	struct vcpu_model model;
@@ -61,19 +76,27 @@ struct cpu_state {
 	u64 curr_burst_ns;	/* run time of the current task since it last slept */
 	u64 idle_floor_at_ns;
 	u64 late_due_ns;	/* when the first of the late queue is due; 0: it is empty (any CPU) */
+	u64 late_weight;	/* weight on whose account the last of them was put there */
 	u64 run_until_ns;	/* when the current task's turn ends; 0: nothing depends on it */
 	u64 timer_at_ns;	/* for when the slice timer is armed; 0: it is not */
 	u64 timer_late_ns;	/* by how much it is late, on average */
 	u64 balanced_at_ns;
-	u64 load_avg;		/* of weight[normal], fading over ticks */
-	u64 last_recent;	/* recent run time per weight of the task whose turn ended last */
-	u64 give_excess;	/* weight by which this CPU is heavier than give_to */
+	u64 hog_weight;		/* the part of weight[normal] that balancing counts (atomic, any CPU) */
+	u32 hogs;		/* how many tasks that is (atomic, any CPU) */
+	/* Fairness across CPUs, policy/balance.h. */
+	u64 pace;		/* virtual time, comparable between CPUs that are busy at the same time */
+	u64 pace_known;		/* 0: it has been without normal tasks since it was last compared */
+	u64 seen_excess;	/* weight by which another CPU was heavier at the last look; 0: none was */
 	u64 pull_excess;	/* weight by which pull_from is heavier than this CPU */
-	u64 seen_excess;	/* the same, at the last look */
-	s32 seen_from;		/* and of whom; -1: of nobody */
+	u64 give_excess;	/* weight by which this CPU is heavier than give_to (this and the next three: written by others) */
+	u64 give_behind;	/* virtual time by which its pace is behind that of give_to */
+	u64 give_asked_ns;	/* when it was asked */
+	s32 give_to;		/* CPU that asked for a task; -1: none */
 	s32 pull_from;		/* CPU whose waiting tasks this one shall take over; -1: none */
-	s32 give_to;		/* CPU that asked for a task; -1: none (written by others) */
-	u32 give_asked;		/* how often it has asked, without an answer */
+	struct surroundings look;
+	u64 lightest[2];	/* least weight whose turn ended: since the last look, and between the two before */
+	u64 last_weight;	/* of the task whose turn ended last */
+	s64 last_owed;		/* and what it was owed */
 	u32 unpark_limit;	/* a task of this limited group has just stopped: the next may come; 0: none */
 	u32 curr_class;		/* enum task_class */
 	u32 online;

@@ -15,48 +15,124 @@ static __always_inline u32 capacity(const struct cpu_state *c, u64 now);
 /* Waiting tasks that are looked at, at a time. */
 #define EVEN_LOOK 8
 
-/* Whether there is something to take over; then `cpu` has to go through dispatch. */
-static __noinline bool ask_for_task(s32 cpu)
+/*
+ * `cpu` looks at another CPU. What it has seen stands in its record: values in
+ * maps are all the same to the verifier, and it need not follow each
+ * combination of them through every round of the loop.
+ */
+COLD int look_at(u32 cpu, u32 other, u64 now)
 {
-	struct cpu_state *own = cpu_state(cpu), *from = NULL, *other;
-	u64 now = k_now(), most = 0, own_weight, excess;
-	s32 from_cpu = -1;
+	struct cpu_state *own = cpu_state(cpu), *c = cpu_state(other);
+	struct surroundings *s;
+	u64 load, excess, pace;
+	bool crowded;
+
+	if (!own || !c || !c->online)
+		return 0;
+	s = &own->look;
+	crowded = c->hogs > 1;
+	load = load_of(c->hog_weight, capacity(c, now));
+	/* Those who cannot use more than a CPU are no measure for the others. */
+	if (crowded || load <= s->own_load) {
+		s->loads += load;
+		s->measures++;
+	}
+	pace = pace_now(c, now);
+	if (c->pace_known && (!s->any_pace || time_before_ns(s->furthest, pace))) {
+		s->furthest = pace;
+		s->any_pace = 1;
+	}
+	if (!crowded)
+		return 0;
+	excess = excess_weight(c->hog_weight, capacity(c, now), s->own_weight, capacity(own, now));
+	if (excess > s->excess) {
+		s->excess = excess;
+		s->heaviest = other;
+	}
+	if (excess && c->pace_known && (s->slowest < 0 || time_before_ns(pace, s->slow_pace))) {
+		s->slow_excess = excess;
+		s->slow_pace = pace;
+		s->slowest = other;
+	}
+	return 0;
+}
+
+static __always_inline void look_around(struct cpu_state *own, u32 cpu, u64 now)
+{
+	struct surroundings *s = &own->look;
 	u32 i;
+
+	__builtin_memset(s, 0, sizeof(*s));
+	s->heaviest = -1;
+	s->slowest = -1;
+	s->own_load = load_of(own->hog_weight, capacity(own, now));
+	s->own_weight = own->hog_weight;
+	bpf_for(i, 0, nr_cpu_ids) {
+		if (i != cpu)
+			look_at(cpu, i, now);
+	}
+}
+
+/* Who does not ask again does not want any more. */
+static __always_inline bool asked(const struct cpu_state *c, u64 now)
+{
+	return c->give_to >= 0 && now - c->give_asked_ns < 2 * TANDEM_BALANCE_NS;
+}
+
+/* The slowest CPU shall give a task to `cpu`, unless one that is further ahead has asked it. */
+static __always_inline void ask_for_turn(const struct surroundings *s, s32 cpu, u64 pace, u64 now)
+{
+	struct cpu_state *from = cpu_state(s->slowest);
+	u64 ahead = time_before_ns(s->slow_pace, pace) ? pace - s->slow_pace : 0;
+
+	if (!from || (!ahead && settles_itself(s->slow_excess, from->hog_weight)))
+		return;
+	if (asked(from, now) && from->give_to != cpu && from->give_behind >= ahead)
+		return;
+	from->give_excess = s->slow_excess;
+	from->give_behind = ahead;
+	from->give_asked_ns = now;
+	from->give_to = cpu;
+}
+
+/* Looks for CPUs that are too heavy. Whether there is something to take over; then `cpu` has to go through dispatch. */
+COLD int ask_for_task(u32 cpu)
+{
+	struct cpu_state *own = cpu_state(cpu), *from;
+	u64 now = k_now(), excess, pace;
+	struct surroundings *s;
+	bool gives_all;
 
 	if (!own)
 		return false;
-	own_weight = max_u64(own->weight[1], own->load_avg);
-	bpf_for(i, 0, nr_cpu_ids) {
-		struct cpu_state *c = cpu_state(i);
+	s = &own->look;
+	look_around(own, cpu, now);
+	gives_all = own->curr_class == CLASS_NORMAL && own->hogs <= 1 && s->own_load * s->measures >= s->loads;
+	if (own->curr_class != CLASS_NORMAL) {
+		own->pace_known = false;
+	} else if (s->any_pace) {
+		pace = own->pace_known ? pace_caught_up(own->pace, s->furthest, gives_all, own->weight[1]) : s->furthest;
+		/* Who has been without normal tasks has missed nothing. */
+		own->pace = pace;
+		own->pace_known = true;
+	} else {
+		own->pace_known = true;
+	}
+	pace = pace_now(own, now);
+	if (s->slowest >= 0 && own->pace_known && !gives_all)
+		ask_for_turn(s, cpu, pace, now);
 
-		if (!c || i == (u32)cpu || !c->online || !waiting_normal(i, c))
-			continue;
-		/* Neither a crowd of a moment nor one that has just left counts. */
-		excess = excess_weight(min_u64(c->weight[1], c->load_avg), capacity(c, now), own_weight,
-				       capacity(own, now));
-		if (excess > most) {
-			most = excess;
-			from = c;
-			from_cpu = i;
-		}
-	}
-	if (!from || own->seen_from != from_cpu) {
-		own->seen_from = from_cpu;
-		own->seen_excess = most;
+	/* What is too heavy must be so twice in a row: wake-ups come and go. */
+	excess = min_u64(s->excess, own->seen_excess);
+	own->seen_excess = s->excess;
+	from = cpu_state(s->heaviest);
+	if (s->heaviest < 0 || !from || !excess || (gives_all && excess <= own->hog_weight / 2))
 		return false;
-	}
-	excess = min_u64(most, own->seen_excess);
-	own->seen_excess = most;
-	most = excess;
-	own->pull_excess = most;
-	own->pull_from = from_cpu;
-	/* Of several that ask, the one whose task has run most is to get company. */
-	other = from->give_to >= 0 && from->give_to != cpu ? cpu_state(from->give_to) : NULL;
-	if (!other || !other->online || other->last_recent <= own->last_recent) {
-		from->give_to = cpu;
-		from->give_excess = most;
-	}
-	from->give_asked++;
+	if (own->pace_known && from->pace_known && time_before_ns(pace, pace_now(from, now)) &&
+	    settles_itself(excess, from->hog_weight))
+		return false;
+	own->pull_excess = excess;
+	own->pull_from = s->heaviest;
 	return true;
 }
 
@@ -75,7 +151,7 @@ COLD u64 take_over(s32 pid, s32 cpu, u64 excess)
 		return 0;
 	bpf_rcu_read_lock();
 	t = task_state(task);
-	if (t && t->queue_cpu >= 0 && t->queue_cpu != cpu && move_improves(t->weight, excess) && !k_is_pinned(task) &&
+	if (t && t->hog && t->queue_cpu >= 0 && t->queue_cpu != cpu && move_improves(t->weight, excess) && !k_is_pinned(task) &&
 	    k_allowed(task, cpu)) {
 		rejoin(task, t, cpu, k_now());
 		weight = t->weight;
@@ -126,34 +202,85 @@ COLD int even_out(u32 cpu)
 	return 0;
 }
 
-/* Once per tick of a busy CPU. */
-static __always_inline bool balance_tick(struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+/* Who waits beside somebody much heavier does not get to run for long enough to be counted as it runs. */
+COLD int count_waiting_hogs(u32 cpu)
 {
-	c->load_avg = ewma_u64(c->load_avg, c->weight[1], 5);
+	struct cpu_state *c = cpu_state(cpu);
+	struct task_struct *p;
+	u64 now = k_now();
+	u32 looked = 0;
+
+	if (!c)
+		return 0;
+	bpf_rcu_read_lock();
+	bpf_for_each(scx_dsq, p, queue_of(cpu, CLASS_NORMAL), 0) {
+		struct task_struct *task;
+		struct task_state *t;
+
+		if (looked++ >= EVEN_LOOK)
+			break;
+		task = bpf_task_from_pid(p->pid);
+		if (!task)
+			continue;
+		t = task_state(task);
+		if (t && t->queue_cpu == (s32)cpu)
+			count_hog(t, c, now);
+		bpf_task_release(task);
+	}
+	bpf_rcu_read_unlock();
+	return 0;
+}
+
+/* Once per tick of a busy CPU. */
+static __always_inline bool balance_tick(struct cpu_state *c, s32 cpu, u64 now)
+{
 	if (now - c->balanced_at_ns < TANDEM_BALANCE_NS)
 		return false;
 	c->balanced_at_ns = now;
-	c->last_recent = virtual_ns(t->recent_ns, t->weight);
+	if (c->hogs && c->hogs < c->tasks[1])
+		count_waiting_hogs(cpu);
+	c->lightest[1] = c->lightest[0];
+	c->lightest[0] = ~0ULL;
 	return ask_for_task(cpu);
 }
 
-/* p's turn on this CPU is over and it wants to go on. Where? */
-static __always_inline s32 give_away(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu)
+/* The CPU has nothing to do. */
+static __always_inline void rest_from_balancing(struct cpu_state *c)
 {
-	u64 recent = virtual_ns(t->recent_ns, t->weight), last = c->last_recent;
+	c->seen_excess = 0;
+	c->pace_known = false;
+	c->give_to = -1;
+}
+
+/* p's turn on this CPU is over and it wants to go on. Where? */
+static __always_inline s32 give_away(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	struct turn_view view = {
+		.weight = t->weight,
+		.owed_ns = t->owed_ns,
+		.last_weight = c->last_weight,
+		.last_owed_ns = c->last_owed,
+		.lightest = c->lightest[1],
+		.excess = c->give_excess,
+		.behind_ns = c->give_behind,
+		.queue_weight = c->hog_weight,
+		.queue_tasks = c->hogs,
+	};
 	s32 to = c->give_to;
 
-	c->last_recent = recent;
-	if (to < 0 || t->class != CLASS_NORMAL)
+	if (!t->hog)
 		return cpu;
-	/* Turning the imbalance round is only for when nobody could be taken over to make it smaller. */
-	if (!move_improves(t->weight, c->give_excess) &&
-	    (c->give_asked < 2 || recent < last || !move_rotates(t->weight, c->give_excess)))
+	c->last_weight = t->weight;
+	c->last_owed = t->owed_ns;
+	if (!asked(c, now))
+		return cpu;
+	if (matters_for_turns(t->weight, c->give_excess))
+		c->lightest[0] = min_u64(c->lightest[0], t->weight);
+	if (!move_improves(t->weight, c->give_excess) && !takes_turn_elsewhere(&view))
 		return cpu;
 	if (k_is_pinned(p) || !k_allowed(p, to))
 		return cpu;
 	c->give_to = -1;
-	c->give_asked = 0;
 	count(c, CNT_GIVEN);
 	return to;
 }

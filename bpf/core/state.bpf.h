@@ -20,12 +20,13 @@ struct task_state {
 	u64 charged_at_ns;	/* up to here its run time is accounted */
 	u64 charged_steal_ns;
 	u64 pushed_at_ns;
+	u64 runnable_at_ns;	/* when it last woke up */
 	u64 parked_at_ns;	/* since when it waits for quota; 0: it does not */
-	u64 recent_ns;		/* fading memory of its run time */
-	u64 recent_at_ns;
+	s64 owed_ns;		/* CPU time, for having been on slower CPUs; negative: on faster ones */
 	u64 weight;		/* effective */
 	u64 scale;		/* of its group, when the weight was computed */
 	u32 was_late;		/* waits, or waited, in the late queue */
+	u32 hog;		/* balancing counts it as CPU-bound */
 	u32 own_weight;		/* by its nice value */
 	u32 group;
 	u32 counted_weight;	/* its part of counted_group's load while it is runnable */

@@ -14,10 +14,14 @@ static __always_inline void put_in_order(struct task_struct *p, struct task_stat
 					 u64 now, u64 enq_flags)
 {
 	u32 i = class_index(t->class);
-	u64 ahead = sub_floor_u64(t->deadline, c->clock[i]), due;
+	/* Virtual time wraps. */
+	u64 ahead = time_before_ns(c->clock[i], t->deadline) ? t->deadline - c->clock[i] : 0, due;
+	/* Those who are heavy for a moment only do not make anybody wait for seconds. */
+	u64 weight = max_u64(c->hog_weight, t->weight);
 
-	if (t->class == CLASS_NORMAL && waits_too_long(ahead, c->weight[i], watchdog_ns)) {
+	if (t->class == CLASS_NORMAL && waits_too_long(ahead, weight, watchdog_ns)) {
 		due = now + watchdog_ns / 8;
+		c->late_weight = weight;
 		t->was_late = 1;
 		k_insert_ordered(p, late_queue_of(cpu), remaining(t), due, enq_flags);
 		if (!c->late_due_ns || time_before_ns(due, c->late_due_ns))
@@ -35,6 +39,41 @@ static __always_inline bool take_late(struct cpu_state *c, s32 cpu)
 
 	c->late_due_ns = k_peek_key(late_queue_of(cpu), &next) ? next : 0;
 	return taken;
+}
+
+/* Tasks that are put back into the order by deadline at a time. */
+#define ORDERLY_LOOK 32
+
+/* Those on whose account others would have had to wait for too long have gone: the others go by deadline again. */
+COLD int late_no_more(u32 cpu)
+{
+	struct cpu_state *c = cpu_state(cpu);
+	u64 queue = late_queue_of(cpu), next;
+	struct task_struct *p;
+	u32 looked = 0;
+
+	if (!c)
+		return 0;
+	bpf_rcu_read_lock();
+	bpf_for_each(scx_dsq, p, queue, 0) {
+		struct task_struct *task;
+		struct task_state *t;
+
+		if (looked++ >= ORDERLY_LOOK)
+			break;
+		task = bpf_task_from_pid(p->pid);
+		if (!task)
+			continue;
+		t = task_state(task);
+		if (t) {
+			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->deadline);
+			scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, queue_of(cpu, CLASS_NORMAL), 0);
+		}
+		bpf_task_release(task);
+	}
+	bpf_rcu_read_unlock();
+	c->late_due_ns = k_peek_key(queue, &next) ? next : 0;
+	return 0;
 }
 
 /* p runs from now on: for how long, and does it matter when that ends? To be called on its CPU. */

@@ -147,7 +147,7 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 			cpu = t->push_to;
 		t->push_to = -1;
 	} else if (!(enq_flags & SCX_ENQ_WAKEUP) && t->queue_cpu == cpu) {
-		cpu = give_away(p, t, c, cpu);
+		cpu = give_away(p, t, c, cpu, now);
 	}
 	c = cpu_state(cpu);
 	if (!c)
@@ -213,6 +213,8 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 			return;
 		}
 	}
+	if (c->late_due_ns && c->hog_weight < c->late_weight / 2)
+		late_no_more(cpu);
 	if (c->late_due_ns && !time_before_ns(now, c->late_due_ns) && take_late(c, cpu)) {
 		count(c, CNT_DUE);
 		return;
@@ -262,7 +264,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	charge(t, c, cpu, now);
 	rebook_work(t, c);
 	reweigh(t, c);
-	if (balance_tick(t, c, cpu, now))
+	if (balance_tick(c, cpu, now))
 		k_set_slice(p, 0);
 	if (nr_limits && may_park(p) && exhausted(t->group, now)) {
 		k_set_slice(p, 0);
@@ -310,6 +312,7 @@ void BPF_STRUCT_OPS(guest_runnable, struct task_struct *p, u64 enq_flags)
 		group_runnable(p, t);
 		t->mean_burst_ns = ewma_u64(t->mean_burst_ns, min_u64(t->burst_ns, TANDEM_BURST_MAX_NS), 2);
 		t->burst_ns = 0;
+		t->runnable_at_ns = k_now();
 	}
 }
 
@@ -389,6 +392,7 @@ void BPF_STRUCT_OPS(guest_quiescent, struct task_struct *p, u64 deq_flags)
 	leave(t, k_now());
 	/* After a sleep a task asks anew. */
 	t->used_ns = 0;
+	t->owed_ns >>= 1;
 }
 
 void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
@@ -401,8 +405,7 @@ void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 		return;	/* what comes first, a task or nothing, is seen elsewhere */
 	observe(c, cpu, k_now(), is_idle(c) ? WAS_WOKEN : WAS_BUSY);
 	c->curr_class = CLASS_NONE;
-	c->load_avg = 0;
-	c->give_to = -1;
+	rest_from_balancing(c);
 	/*
 	 * Somebody may have queued a task between the last look and now, and
 	 * would have seen a busy CPU.
@@ -419,7 +422,7 @@ void BPF_STRUCT_OPS(guest_set_weight, struct task_struct *p, u32 weight)
 	if (!t || t->queue_cpu < 0)
 		return;
 	leave(t, k_now());
-	join(p, t, t->left_cpu, k_now());
+	join(p, t, t->left_cpu, true, k_now());
 }
 
 bool BPF_STRUCT_OPS(guest_yield, struct task_struct *from, struct task_struct *to)
@@ -515,7 +518,6 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 			return -EINVAL;
 		c->give_to = -1;
 		c->pull_from = -1;
-		c->seen_from = -1;
 		c->seen_at_ns = now;
 		c->seen_steal_ns = steal_of(i);
 		c->idle_floor_at_ns = now;

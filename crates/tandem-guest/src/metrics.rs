@@ -91,6 +91,8 @@ pub(crate) fn render(stats: &GuestStats) -> String {
     let now = &stats.now;
     for (name, help, value) in [
         ("tasks", "Tasks that wait or run", now.tasks as f64),
+        ("cpu_bound_tasks", "Of these, those that balancing counts", now.hogs as f64),
+        ("cpu_bound_weight", "Effective weight of those", now.hog_weight),
         ("task_weight", "Their effective weight; 1 is nice 0 outside of all groups", now.weight),
         ("cgroups", "Cgroups with a record of their own", now.groups as f64),
         ("cgroups_shared", "Cgroups that share their parent's record", now.groups_shared as f64),

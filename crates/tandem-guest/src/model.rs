@@ -21,6 +21,10 @@ pub struct VcpuFacts {
     pub tasks: u64,
     /// Their effective weight; 1 is a task of nice 0 outside of all groups.
     pub weight: f64,
+    /// How many of these tasks are CPU-bound.
+    pub hogs: u64,
+    /// The effective weight of those.
+    pub hog_weight: f64,
     /// Event counters, indexed as `enum counter` in `bpf/guest/intf.h`.
     pub counters: Vec<u64>,
 }
@@ -64,6 +68,9 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
         age_ms: (updated_ns > 0).then(|| now_ns.saturating_sub(updated_ns) as f64 / 1e6),
         tasks: [0, 1].map(|class| u64::from(u32_at(tasks + 4 * class))).iter().sum(),
         weight: [0, 1].map(|class| u64_at(weights + 8 * class) as f64).iter().sum::<f64>()
+            / f64::from(intf::TANDEM_UNIT),
+        hogs: u64::from(u32_at(std::mem::offset_of!(intf::cpu_state, hogs))),
+        hog_weight: u64_at(std::mem::offset_of!(intf::cpu_state, hog_weight)) as f64
             / f64::from(intf::TANDEM_UNIT),
         counters: (0..intf::counter_NR_COUNTERS as usize).map(|i| u64_at(counters + 8 * i)).collect(),
     })

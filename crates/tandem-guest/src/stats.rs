@@ -28,6 +28,12 @@ pub struct VcpuStats {
     /// Their weight.
     #[stat(desc = "effective weight of these tasks, 1 is nice 0 outside of all groups")]
     pub weight: f64,
+    /// CPU-bound tasks among them.
+    #[stat(desc = "of these tasks, those that balancing counts: CPU-bound ones")]
+    pub hogs: u64,
+    /// Their weight.
+    #[stat(desc = "effective weight of the CPU-bound tasks")]
+    pub hog_weight: f64,
 }
 
 /// What there is at one moment.
@@ -40,6 +46,12 @@ pub struct Moment {
     /// Their weight.
     #[stat(desc = "effective weight of these tasks, 1 is nice 0 outside of all groups")]
     pub weight: f64,
+    /// CPU-bound tasks among them.
+    #[stat(desc = "of these tasks, those that balancing counts: CPU-bound ones")]
+    pub hogs: u64,
+    /// Their weight.
+    #[stat(desc = "effective weight of the CPU-bound tasks")]
+    pub hog_weight: f64,
     /// Groups.
     #[stat(desc = "cgroups with a record of their own")]
     pub groups: u64,
@@ -151,6 +163,8 @@ impl GuestStats {
             now: Moment {
                 tasks: facts.iter().map(|f| f.tasks).sum(),
                 weight: facts.iter().map(|f| f.weight).sum(),
+                hogs: facts.iter().map(|f| f.hogs).sum(),
+                hog_weight: facts.iter().map(|f| f.hog_weight).sum(),
                 groups: groups.groups,
                 groups_shared: groups.shared,
                 limits: groups.limits,
@@ -165,6 +179,8 @@ impl GuestStats {
                         age_ms: f.age_ms.unwrap_or(-1.0),
                         tasks: f.tasks,
                         weight: f.weight,
+                        hogs: f.hogs,
+                        hog_weight: f.hog_weight,
                     };
                     (f.cpu, stats)
                 })
@@ -215,25 +231,27 @@ impl GuestStats {
         let now = &self.now;
         writeln!(
             out,
-            "  now: tasks {} weight {:.3} groups {} (shared {}) limits {}",
-            now.tasks, now.weight, now.groups, now.groups_shared, now.limits
+            "  now: tasks {} weight {:.3} (CPU-bound {} weight {:.3}) groups {} (shared {}) limits {}",
+            now.tasks, now.weight, now.hogs, now.hog_weight, now.groups, now.groups_shared, now.limits
         )?;
         for (cpu, vcpu) in &self.vcpus {
             if vcpu.age_ms < 0.0 {
                 writeln!(
                     out,
-                    "  vCPU {cpu:<3} not measured yet, tasks {} weight {:.3}",
-                    vcpu.tasks, vcpu.weight
+                    "  vCPU {cpu:<3} not measured yet, tasks {} weight {:.3} (CPU-bound {} weight {:.3})",
+                    vcpu.tasks, vcpu.weight, vcpu.hogs, vcpu.hog_weight
                 )?;
             } else {
                 writeln!(
                     out,
-                    "  vCPU {cpu:<3} share {:5.1} %  absence {:6.2} ms  measured {:.0} ms ago  tasks {} weight {:.3}",
+                    "  vCPU {cpu:<3} share {:5.1} %  absence {:6.2} ms  measured {:.0} ms ago  tasks {} weight {:.3} (CPU-bound {} weight {:.3})",
                     vcpu.share * 100.0,
                     vcpu.inactive_mean_us / 1e3,
                     vcpu.age_ms,
                     vcpu.tasks,
-                    vcpu.weight
+                    vcpu.weight,
+                    vcpu.hogs,
+                    vcpu.hog_weight
                 )?;
             }
         }

@@ -217,12 +217,14 @@ fn insert_module(machine: &mut Machine, name: &str) -> Result<(), LabError> {
     Err(LabError::Rig(format!("module {name}: {}", output.stderr.trim())))
 }
 
-/// The end of a program's output, for a message.
+/// The end of a program's output, for a message: a script may have said why on either stream.
 pub fn last_words(output: Option<&Output>) -> String {
     let Some(output) = output else { return "it was gone".into() };
-    let text = if output.stderr.trim().is_empty() { &output.stdout } else { &output.stderr };
-    let lines: Vec<&str> = text.trim().lines().rev().take(4).collect();
-    let words = lines.into_iter().rev().collect::<Vec<_>>().join(" / ");
+    let end = |text: &str, lines: usize| {
+        let last: Vec<String> = text.trim().lines().rev().take(lines).map(str::to_owned).collect();
+        last.into_iter().rev()
+    };
+    let words = end(&output.stdout, 8).chain(end(&output.stderr, 4)).collect::<Vec<_>>().join(" / ");
     format!("status {}{}: {words}", output.status, if output.timed_out { ", timed out" } else { "" })
 }
 

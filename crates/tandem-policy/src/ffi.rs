@@ -5,7 +5,7 @@ include!(concat!(env!("OUT_DIR"), "/policy.rs"));
 
 /// Safe wrappers; units, ranges and sources stand with the C functions of the same name.
 pub mod safe {
-    use super::{place_view, pull_view, vcpu_model};
+    use super::{place_view, pull_view, turn_view, vcpu_model};
 
     macro_rules! by_value {
         ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {$(
@@ -40,8 +40,11 @@ pub mod safe {
         load_of(weight: u64, capacity: u32) -> u64;
         excess_weight(heavy_weight: u64, heavy_capacity: u32, light_weight: u64, light_capacity: u32) -> u64;
         move_improves(weight: u64, excess: u64) -> bool;
-        move_rotates(weight: u64, excess: u64) -> bool;
-        recent_ns(old_ns: u64, since_ns: u64, ran_ns: u64) -> u64;
+        settles_itself(excess: u64, heavy_weight: u64) -> bool;
+        matters_for_turns(weight: u64, excess: u64) -> bool;
+        owed_after_move(owed_ns: i64, pace_from: u64, pace_to: u64, weight: u64, queue_weight: u64) -> i64;
+        settled_ns(owed_ns: i64, service_ns: u64) -> i64;
+        pace_caught_up(pace: u64, furthest: u64, gives_all: bool, weight: u64) -> u64;
         wakeup_preempts(wakee_deadline: u64, curr_deadline: u64, curr_ran_ns: u64) -> bool;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;
         push_gains(from: u32, to: u32) -> bool;
@@ -70,6 +73,11 @@ pub mod safe {
     pub fn place_cost_ns(view: &place_view, work_ns: u64) -> u64 {
         // SAFETY: as above; read only.
         unsafe { super::place_cost_ns(view, work_ns) }
+    }
+
+    pub fn takes_turn_elsewhere(view: &turn_view) -> bool {
+        // SAFETY: as above; read only.
+        unsafe { super::takes_turn_elsewhere(view) }
     }
 
     pub fn pull_helps(view: &pull_view) -> bool {

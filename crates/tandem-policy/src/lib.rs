@@ -6,7 +6,7 @@
 
 mod ffi;
 
-pub use ffi::{place_view, pull_view, vcpu_model};
+pub use ffi::{place_view, pull_view, turn_view, vcpu_model};
 
 /// Fixed point of shares: 1024 is one whole pCPU.
 pub const SCALE: u32 = ffi::TANDEM_SCALE;
@@ -38,7 +38,10 @@ pub mod quota {
 
 /// Fairness across CPUs (`policy/balance.h`).
 pub mod balance {
-    pub use crate::ffi::safe::{excess_weight, load_of, move_improves, move_rotates, recent_ns};
+    pub use crate::ffi::safe::{
+        excess_weight, load_of, matters_for_turns, move_improves, owed_after_move, pace_caught_up,
+        settled_ns, settles_itself, takes_turn_elsewhere,
+    };
 }
 
 /// What a vCPU gets (`policy/vcap.h`).

@@ -21,7 +21,7 @@ pub struct Args {
     /// A group as PATH=WEIGHTxTHREADS, e.g. a/b=300x2; weight 1-10000 or "idle"; with a limit @QUOTA/PERIOD in microseconds
     #[arg(long = "group", value_name = "SPEC", required = true)]
     groups: Vec<GroupSpec>,
-    /// Duration of the measurement in seconds, after a second of warming up
+    /// Duration of the measurement in seconds, after three of warming up
     #[arg(long, default_value = "10", value_parser = arguments::seconds)]
     secs: f64,
     /// Interval at which limited groups are watched, microseconds
@@ -41,6 +41,9 @@ struct GroupReport {
 
 /// Run time from which on a share is judged, seconds: some hundred turns.
 const JUDGED_FROM_S: f64 = 0.3;
+
+/// Until all threads run: those of a light group have to share even the CPU time in which they are started.
+const WARM_UP: Duration = Duration::from_secs(3);
 
 /// The threads of one group: a process that ends with this one.
 struct Hogs(Child);
@@ -78,7 +81,7 @@ pub fn run(args: &Args) -> Result<Value> {
         groups.add_process(spec, child.0.id())?;
         hogs.push(child);
     }
-    std::thread::sleep(Duration::from_secs(1));
+    std::thread::sleep(WARM_UP);
     let limited: Vec<&GroupSpec> = args.groups.iter().filter(|spec| spec.limit.is_some()).collect();
     let before = groups.usage(&args.groups)?;
     let started = Instant::now();
