@@ -100,6 +100,7 @@ enum readmission {
 COLD u64 readmit(s32 pid, s32 cpu, u32 limit)
 {
 	struct task_struct *task = bpf_task_from_pid(pid);
+	struct cpu_state *own = cpu_state(bpf_get_smp_processor_id());
 	u64 now = k_now(), verdict = GONE;
 	struct task_state *t;
 	u32 other;
@@ -109,7 +110,7 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit)
 		return GONE;
 	bpf_rcu_read_lock();
 	t = task_state(task);
-	if (!t || t->queue_cpu >= 0)
+	if (!t || !own || t->queue_cpu >= 0)
 		goto out;
 	other = exhausted(t->group, now);
 	if (other && !quota_wait_too_long(sub_floor_u64(now, t->parked_at_ns), watchdog_ns)) {
@@ -134,10 +135,49 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit)
 		t->deadline = t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
 	}
 	verdict = other ? GO_ON_DEBT : GO;
+	own->move_slice_ns = t->request_ns;
+	own->move_key = t->deadline;
+	own->move_queue = queue_of(t->queue_cpu, t->class);
 out:
 	bpf_rcu_read_unlock();
 	bpf_task_release(task);
 	return verdict;
+}
+
+/* What follows from a task's way back, or from its failure: somebody else has taken the task meanwhile. */
+COLD int readmitted(s32 pid, s32 cpu, u32 limit, u64 verdict, bool moved)
+{
+	struct task_struct *task = bpf_task_from_pid(pid);
+	struct cpu_state *own = cpu_state(bpf_get_smp_processor_id()), *c;
+	struct group_state *g = group_state(limit);
+	u64 now = k_now();
+	struct task_state *t;
+	s32 to;
+
+	if (!task)
+		return 0;
+	bpf_rcu_read_lock();
+	t = task_state(task);
+	c = t ? cpu_state(t->queue_cpu) : NULL;
+	if (!t || !c || !g || !own)
+		goto out;
+	if (!moved) {
+		leave(t, now);
+		goto out;
+	}
+	own->looked++;
+	__sync_fetch_and_add(&g->throttled_ns, sub_floor_u64(now, t->parked_at_ns));
+	t->parked_at_ns = 0;
+	t->admitted = limit;
+	__sync_fetch_and_add(&g->admitted, 1);
+	count(c, verdict == GO_ON_DEBT ? CNT_ON_DEBT : CNT_UNPARKED);
+	to = t->queue_cpu;
+	if (to != cpu)
+		scx_bpf_kick_cpu(to, c->curr_class == CLASS_NONE ? SCX_KICK_IDLE : SCX_KICK_PREEMPT);
+out:
+	bpf_rcu_read_unlock();
+	bpf_task_release(task);
+	return 0;
 }
 
 /*
@@ -146,23 +186,21 @@ out:
  */
 COLD u32 unpark(u32 limit, s32 cpu, u32 most)
 {
-	u64 now = k_now(), backlog = backlog_of(limit);
-	struct group_state *g = group_state(limit);
+	struct cpu_state *own = cpu_state(bpf_get_smp_processor_id());
+	u64 backlog = backlog_of(limit);
 	struct task_struct *p;
-	u32 done = 0;
 
-	if (!g)
+	if (!own)
 		return 0;
+	own->looked = 0;
 	/* For the verifier, which also sees the timer set up from a program that may sleep. */
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, backlog, 0) {
 		struct task_struct *task;
-		struct task_state *t;
-		struct cpu_state *c;
-		u64 waited, verdict;
-		s32 to;
+		u64 verdict;
+		bool moved;
 
-		if (done >= most)
+		if (own->looked >= most)
 			break;
 		/* The iterator's task may not be handed to other functions: the verifier does not trust it. */
 		task = bpf_task_from_pid(p->pid);
@@ -176,35 +214,16 @@ COLD u32 unpark(u32 limit, s32 cpu, u32 most)
 			continue;
 		}
 		if (verdict >= ELSEWHERE) {
-			bool moved = scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, backlog_of(verdict - ELSEWHERE), 0);
-
+			moved = scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, backlog_of(verdict - ELSEWHERE), 0);
 			bpf_task_release(task);
 			if (!moved)
 				break;
 			continue;
 		}
-		t = task_state(task);
-		c = t ? cpu_state(t->queue_cpu) : NULL;
-		if (!t || !c) {
-			bpf_task_release(task);
-			continue;
-		}
-		to = t->queue_cpu;
-		waited = sub_floor_u64(now, t->parked_at_ns);
-		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, t->request_ns);
-		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->deadline);
-		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, queue_of(to, t->class), 0)) {
-			done++;
-			t->parked_at_ns = 0;
-			t->admitted = limit;
-			__sync_fetch_and_add(&g->admitted, 1);
-			__sync_fetch_and_add(&g->throttled_ns, waited);
-			count(c, verdict == GO_ON_DEBT ? CNT_ON_DEBT : CNT_UNPARKED);
-			if (to != cpu)
-				scx_bpf_kick_cpu(to, c->curr_class == CLASS_NONE ? SCX_KICK_IDLE : SCX_KICK_PREEMPT);
-		} else {
-			leave(t, now);
-		}
+		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, own->move_slice_ns);
+		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, own->move_key);
+		moved = scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, own->move_queue, 0);
+		readmitted(p->pid, cpu, limit, verdict, moved);
 		bpf_task_release(task);
 	}
 	bpf_rcu_read_unlock();

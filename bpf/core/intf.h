@@ -100,6 +100,15 @@ struct cpu_state {
 	u32 unpark_limit;	/* a task of this limited group has just stopped: the next may come; 0: none */
 	u32 curr_class;		/* enum task_class */
 	u32 online;
+	/*
+	 * Of a loop over a queue that runs on this CPU: how many it has had,
+	 * and where the one at hand goes. Values in maps are all the same to
+	 * the verifier; as local variables they would make each round a new one.
+	 */
+	u32 looked;
+	u64 move_slice_ns;
+	u64 move_key;
+	u64 move_queue;
 	u64 counters[NR_COUNTERS];
 };
 

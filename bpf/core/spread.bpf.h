@@ -144,6 +144,7 @@ COLD int ask_for_task(u32 cpu)
 COLD u64 take_over(s32 pid, s32 cpu, u64 excess)
 {
 	struct task_struct *task = bpf_task_from_pid(pid);
+	struct cpu_state *own = cpu_state(cpu);
 	struct task_state *t;
 	u64 weight = 0;
 
@@ -155,6 +156,10 @@ COLD u64 take_over(s32 pid, s32 cpu, u64 excess)
 	    k_allowed(task, cpu)) {
 		rejoin(task, t, cpu, k_now());
 		weight = t->weight;
+		if (own) {
+			own->move_key = t->deadline;
+			own->move_queue = queue_of(cpu, t->class);
+		}
 	}
 	bpf_rcu_read_unlock();
 	bpf_task_release(task);
@@ -166,7 +171,6 @@ COLD int even_out(u32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu), *from;
 	struct task_struct *p;
-	u32 looked = 0;
 	u64 queue;
 
 	if (!own || own->pull_from < 0)
@@ -177,23 +181,22 @@ COLD int even_out(u32 cpu)
 			late_queue_of(own->pull_from) :
 			queue_of(own->pull_from, CLASS_NORMAL);
 	own->pull_from = -1;
+	own->looked = 0;
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_struct *task;
-		struct task_state *t;
 		u64 weight;
 
-		if (looked++ >= EVEN_LOOK)
+		if (own->looked++ >= EVEN_LOOK)
 			break;
 		task = bpf_task_from_pid(p->pid);
 		if (!task)
 			continue;
 		weight = take_over(p->pid, cpu, own->pull_excess);
-		t = weight ? task_state(task) : NULL;
-		if (t) {
+		if (weight) {
 			own->pull_excess = sub_floor_u64(own->pull_excess, 2 * weight);
-			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->deadline);
-			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, queue_of(cpu, t->class), 0))
+			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, own->move_key);
+			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, own->move_queue, 0))
 				count(own, CNT_EVENED);
 		}
 		bpf_task_release(task);
@@ -208,16 +211,16 @@ COLD int count_waiting_hogs(u32 cpu)
 	struct cpu_state *c = cpu_state(cpu);
 	struct task_struct *p;
 	u64 now = k_now();
-	u32 looked = 0;
 
 	if (!c)
 		return 0;
+	c->looked = 0;
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, queue_of(cpu, CLASS_NORMAL), 0) {
 		struct task_struct *task;
 		struct task_state *t;
 
-		if (looked++ >= EVEN_LOOK)
+		if (c->looked++ >= EVEN_LOOK)
 			break;
 		task = bpf_task_from_pid(p->pid);
 		if (!task)

@@ -50,16 +50,16 @@ COLD int late_no_more(u32 cpu)
 	struct cpu_state *c = cpu_state(cpu);
 	u64 queue = late_queue_of(cpu), next;
 	struct task_struct *p;
-	u32 looked = 0;
 
 	if (!c)
 		return 0;
+	c->looked = 0;
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_struct *task;
 		struct task_state *t;
 
-		if (looked++ >= ORDERLY_LOOK)
+		if (c->looked++ >= ORDERLY_LOOK)
 			break;
 		task = bpf_task_from_pid(p->pid);
 		if (!task)

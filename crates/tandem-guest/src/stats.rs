@@ -231,8 +231,8 @@ impl GuestStats {
         let now = &self.now;
         writeln!(
             out,
-            "  now: tasks {} weight {:.3} (CPU-bound {} weight {:.3}) groups {} (shared {}) limits {}",
-            now.tasks, now.weight, now.hogs, now.hog_weight, now.groups, now.groups_shared, now.limits
+            "  now: tasks {} weight {:.3} groups {} (shared {}) limits {} CPU-bound {} weight {:.3}",
+            now.tasks, now.weight, now.groups, now.groups_shared, now.limits, now.hogs, now.hog_weight
         )?;
         for (cpu, vcpu) in &self.vcpus {
             if vcpu.age_ms < 0.0 {
