@@ -34,6 +34,9 @@ pub struct Args {
     /// CPUs to pin to, e.g. 0-1,3; thread i takes the i-th, round and round
     #[arg(long)]
     cpus: Option<CpuList>,
+    /// CPUs to begin on, free to leave them; thread i begins on the i-th, round and round
+    #[arg(long, conflicts_with = "cpus")]
+    from: Option<CpuList>,
     /// Length of a window in milliseconds
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     window_ms: u64,
@@ -145,6 +148,9 @@ fn cpu_of(args: &Args, index: usize) -> Option<usize> {
 fn set_up(args: &Args, index: usize) -> Result<()> {
     if let Some(cpu) = cpu_of(args, index) {
         sys::pin_to_cpu(cpu).with_context(|| format!("cannot run on CPU {cpu}"))?;
+    }
+    if let Some(cpu) = args.from.as_ref().map(|CpuList(cpus)| cpus[index % cpus.len()]) {
+        sys::move_to_cpu(cpu).with_context(|| format!("cannot begin on CPU {cpu}"))?;
     }
     // Inherited nice values are kept unless asked otherwise.
     if !args.nice.is_empty() {

@@ -111,6 +111,19 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     })
 }
 
+/// Moves the calling thread to `cpu` without keeping it there: it may run wherever it could before.
+pub fn move_to_cpu(cpu: usize) -> io::Result<()> {
+    // SAFETY: an all-zero cpu_set_t is an empty set of the size passed; pid 0 is the calling thread.
+    let allowed = unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        check(libc::sched_getaffinity(0, mem::size_of::<libc::cpu_set_t>(), &mut set))?;
+        set
+    };
+    pin_to_cpu(cpu)?;
+    // SAFETY: `allowed` is a live set of the size passed; pid 0 is the calling thread.
+    check(unsafe { libc::sched_setaffinity(0, mem::size_of::<libc::cpu_set_t>(), &allowed) })
+}
+
 /// Takes the default 50 us of timer slack from the calling thread, so that its sleeps end when asked.
 pub fn set_exact_timers() {
     // SAFETY: no pointers. A refusal leaves the slack, which the reported dispatch delay would show.
