@@ -26,9 +26,9 @@
 /* A CPU looks for heavier ones this often. What it sees must be there twice in a row: wake-ups come and go. */
 #define TANDEM_BALANCE_NS (32 * NSEC_PER_MSEC_)
 /* Tasks that ran for this long since they last slept are what is balanced, */
-#define TANDEM_HOG_NS (8 * NSEC_PER_MSEC_)
+#define TANDEM_CPU_BOUND_NS (8 * NSEC_PER_MSEC_)
 /* and those that wanted to for this long. */
-#define TANDEM_HOG_WAIT_NS (64 * NSEC_PER_MSEC_)
+#define TANDEM_CPU_BOUND_WAIT_NS (64 * NSEC_PER_MSEC_)
 /* For less than this, nobody is moved only to take turns. */
 #define TANDEM_ROTATE_NS (24 * NSEC_PER_MSEC_)
 /* Most that a task is owed, or owes, for where it was. */
@@ -36,7 +36,7 @@
 
 POLICY bool is_cpu_bound(u64 ran_ns, u64 runnable_for_ns)
 {
-	return ran_ns >= TANDEM_HOG_NS || runnable_for_ns >= TANDEM_HOG_WAIT_NS;
+	return ran_ns >= TANDEM_CPU_BOUND_NS || runnable_for_ns >= TANDEM_CPU_BOUND_WAIT_NS;
 }
 
 /* Load of a CPU: weight per capacity (1024: one whole pCPU). */

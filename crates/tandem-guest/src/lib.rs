@@ -7,7 +7,8 @@
 
 mod bpf;
 pub mod cost;
-pub mod error;
+pub mod doctor;
+mod error;
 mod metrics;
 mod model;
 pub mod options;

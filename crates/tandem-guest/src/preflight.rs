@@ -26,6 +26,18 @@ impl SystemPaths {
             cgroup: root.join("sys/fs/cgroup"),
         }
     }
+
+    pub(crate) fn sched_ext(&self) -> &Path {
+        &self.sched_ext
+    }
+
+    pub(crate) fn btf(&self) -> &Path {
+        &self.btf
+    }
+
+    pub(crate) fn cgroup(&self) -> &Path {
+        &self.cgroup
+    }
 }
 
 /// Which cgroup settings the running kernel tells a scheduler about. Weights it always does.

@@ -1,4 +1,4 @@
-//! The crate's only unsafe code: system calls and CPUID.
+//! The crate's only unsafe code: system calls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,22 +30,8 @@ pub(crate) fn is_root() -> bool {
 
 /// Pin the calling thread to one CPU and make it best effort (SCHED_IDLE).
 pub(crate) fn become_prober_on(cpu: usize) -> std::io::Result<()> {
-    // Sized at run time, so that CPU ids above 1023 work too.
-    let words = cpu / 64 + 1;
-    let mut mask = vec![0u64; words.max(16)];
-    mask[cpu / 64] |= 1 << (cpu % 64);
-    // SAFETY: the mask is a live buffer of the length passed; 0 is the calling thread.
-    let failed =
-        unsafe { libc::sched_setaffinity(0, mask.len() * 8, mask.as_ptr().cast::<libc::cpu_set_t>()) } != 0;
-    if failed {
-        return Err(std::io::Error::last_os_error());
-    }
-    let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: param outlives the call; 0 is the calling thread.
-    if unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) } != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok(())
+    tandem_probe::sys::pin_to(cpu)?;
+    tandem_probe::sys::set_policy(tandem_probe::sys::Policy::BestEffort)
 }
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock of the scheduler's own time stamps.
@@ -56,22 +42,7 @@ pub(crate) fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Does KVM maintain the steal time page for this guest? (KVM CPUID leaf 0x40000001, bit 5.)
-#[cfg(target_arch = "x86_64")]
+/// Does KVM maintain the steal time page for this guest? Elsewhere the kernel's own accounting is used.
 pub(crate) fn kvm_steal_time() -> bool {
-    use std::arch::x86_64::__cpuid;
-    const HYPERVISOR_PRESENT: u32 = 1 << 31;
-    const STEAL_TIME: u32 = 1 << 5;
-    if __cpuid(1).ecx & HYPERVISOR_PRESENT == 0 {
-        return false;
-    }
-    let leaf = __cpuid(0x4000_0000);
-    let signature: Vec<u8> = [leaf.ebx, leaf.ecx, leaf.edx].iter().flat_map(|r| r.to_le_bytes()).collect();
-    signature == b"KVMKVMKVM\0\0\0" && __cpuid(0x4000_0001).eax & STEAL_TIME != 0
-}
-
-/// Other architectures: the kernel's own accounting of steal is used.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn kvm_steal_time() -> bool {
-    false
+    tandem_probe::hypervisor::Hypervisor::detect().is_some_and(|hypervisor| hypervisor.reports_steal())
 }

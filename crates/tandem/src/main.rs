@@ -1,8 +1,10 @@
 //! `tandem`: vCPU-aware scheduling for Linux. One binary; also answers to `scx_tandem_guest`.
 
+mod cmd_doctor;
 mod cmd_evidence;
 mod cmd_guest;
 mod cmd_lab;
+mod cmd_probe;
 
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
@@ -19,6 +21,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Guest(cmd_guest::GuestCmd),
+    Probe(cmd_probe::ProbeCmd),
+    Doctor(cmd_doctor::DoctorCmd),
     Lab(cmd_lab::LabCmd),
     Evidence(cmd_evidence::EvidenceCmd),
 }
@@ -47,6 +51,8 @@ fn main() -> ExitCode {
     start_logging(verbose);
     let result = match cli.command {
         Command::Guest(guest) => guest.run(),
+        Command::Probe(probe) => probe.run(),
+        Command::Doctor(doctor) => doctor.run(),
         Command::Lab(lab) => lab.run(),
         Command::Evidence(evidence) => evidence.run(),
     };

@@ -1,0 +1,209 @@
+//! All that a probe has found, for machines (`tandem.probe/1`) and in words.
+
+use crate::kernel::{format_list, KernelView};
+use crate::share::Sample;
+use crate::vtop::topology::{Shares, Topology};
+use crate::vtop::Effort;
+use serde::Serialize;
+
+/// Name and version of the schema.
+pub const SCHEMA: &str = "tandem.probe/1";
+/// Cores whose speeds differ by more than this are not of the same kind.
+const SPEEDS_DIFFER: f64 = 0.15;
+/// A vCPU that gets less than this is contended.
+const CONTENDED: f64 = 0.95;
+/// A vCPU that gets less than this is a straggler (vSched, section 3.4).
+const STRAGGLER: f64 = 0.10;
+
+/// One vCPU.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct VcpuReport {
+    /// Its number.
+    pub cpu: usize,
+    /// Share of a pCPU that it gets when it wants to run, 0 to 1; none: other tasks left too little time to say.
+    pub share: Option<f64>,
+    /// Speed of its core relative to the fastest seen, 0 to 1.
+    pub speed: Option<f64>,
+    /// Share times speed.
+    pub capacity: Option<f64>,
+    /// Absences seen.
+    pub absences: usize,
+    /// Their mean length, milliseconds.
+    pub absence_ms: f64,
+    /// Their 95th percentile, milliseconds.
+    pub absence_p95_ms: f64,
+    /// Mean time between two, milliseconds.
+    pub active_ms: f64,
+    /// Part of the sample in which the guest's own tasks had the vCPU, 0 to 1.
+    pub busy: f64,
+}
+
+/// The whole.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// vCPUs, ascending.
+    pub vcpus: Vec<VcpuReport>,
+    /// The topology measured; none: not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topology: Option<Topology>,
+    /// What the kernel believes.
+    pub kernel: KernelView,
+    /// Time that the topology took, milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topology_ms: Option<f64>,
+    /// In words.
+    pub findings: Vec<String>,
+}
+
+impl Report {
+    /// Puts together what was measured.
+    pub fn of(samples: &[Sample], topology: Option<(Topology, Effort)>, kernel: KernelView) -> Self {
+        let fastest = samples.iter().filter_map(|s| s.block_ns).fold(f64::INFINITY, f64::min);
+        let vcpus: Vec<VcpuReport> = samples.iter().map(|sample| vcpu(sample, fastest)).collect();
+        let (topology, effort) =
+            topology.map_or((None, None), |(topology, effort)| (Some(topology), Some(effort)));
+        let mut findings = shares_in_words(&vcpus);
+        if let Some(topology) = &topology {
+            findings.extend(topology_in_words(topology, &kernel));
+        }
+        if effort.is_some_and(|effort| effort.out_of_time) {
+            findings.push(
+                "the time was over before the topology was complete: what is missing is unknown".into(),
+            );
+        }
+        let topology_ms = effort.map(|effort| effort.elapsed_ns as f64 / 1e6);
+        Self { schema: SCHEMA, vcpus, topology, kernel, topology_ms, findings }
+    }
+}
+
+fn vcpu(sample: &Sample, fastest: f64) -> VcpuReport {
+    let (share, speed) = (sample.share(), sample.speed(fastest));
+    VcpuReport {
+        cpu: sample.cpu,
+        share,
+        speed,
+        capacity: share.zip(speed).map(|(share, speed)| share * speed),
+        absences: sample.absences.count,
+        absence_ms: sample.absences.mean_ns / 1e6,
+        absence_p95_ms: sample.absences.p95_ns / 1e6,
+        active_ms: sample.absences.mean_active_ns / 1e6,
+        busy: sample.waited_ns as f64 / sample.wall_ns.max(1) as f64,
+    }
+}
+
+fn named(cpus: &[usize]) -> String {
+    format!("vCPU{} {}", if cpus.len() == 1 { "" } else { "s" }, format_list(cpus))
+}
+
+fn verb(cpus: &[usize], one: &'static str, many: &'static str) -> &'static str {
+    if cpus.len() == 1 {
+        one
+    } else {
+        many
+    }
+}
+
+fn shares_in_words(vcpus: &[VcpuReport]) -> Vec<String> {
+    let mut findings = Vec::new();
+    let those = |test: &dyn Fn(&VcpuReport) -> bool| {
+        vcpus.iter().filter(|v| test(v)).map(|v| v.cpu).collect::<Vec<_>>()
+    };
+    let stragglers = those(&|v| v.share.is_some_and(|share| share < STRAGGLER));
+    if !stragglers.is_empty() {
+        let gets = verb(&stragglers, "gets", "get");
+        findings.push(format!(
+            "{} {gets} less than a tenth of a pCPU: whoever waits for work there waits long",
+            named(&stragglers)
+        ));
+    }
+    for vcpu in vcpus.iter().filter(|v| v.share.is_some_and(|share| (STRAGGLER..CONTENDED).contains(&share)))
+    {
+        findings.push(format!(
+            "vCPU {} gets {:.0} % of a pCPU and is absent for {:.1} ms at a time",
+            vcpu.cpu,
+            vcpu.share.unwrap_or(0.0) * 100.0,
+            vcpu.absence_ms
+        ));
+    }
+    let slow = those(&|v| v.speed.is_some_and(|speed| speed < 1.0 - SPEEDS_DIFFER));
+    if !slow.is_empty() {
+        findings.push(format!(
+            "{} {} on slower cores, whatever their share",
+            named(&slow),
+            verb(&slow, "runs", "run")
+        ));
+    }
+    let busy = those(&|v| v.share.is_none());
+    if !busy.is_empty() {
+        findings.push(format!(
+            "{} had no time left for the probe: {} share is unknown",
+            named(&busy),
+            verb(&busy, "its", "their")
+        ));
+    }
+    if findings.is_empty() && !vcpus.is_empty() {
+        findings.push("every vCPU has a pCPU for itself".into());
+    }
+    findings
+}
+
+fn topology_in_words(topology: &Topology, kernel: &KernelView) -> Vec<String> {
+    let mut findings: Vec<String> = topology
+        .stacked()
+        .map(|group| {
+            format!("{} share one hardware thread: only one of them can run at a time", named(group))
+        })
+        .collect();
+    let apart =
+        |groups: &[Vec<usize>], a: usize, b: usize| !groups.iter().any(|g| g.contains(&a) && g.contains(&b));
+    let cores = topology.groups(Shares::Core);
+    let believed = |groups: &[Vec<usize>]| groups.iter().filter(|g| g.len() > 1).cloned().collect::<Vec<_>>();
+    let hidden: Vec<&Vec<usize>> = cores
+        .iter()
+        .filter(|g| {
+            g.len() > 1 && !kernel.cores.is_empty() && g.windows(2).any(|p| apart(&kernel.cores, p[0], p[1]))
+        })
+        .collect();
+    if !hidden.is_empty() {
+        let list = hidden.iter().map(|g| format_list(g)).collect::<Vec<_>>().join(" and ");
+        findings.push(format!("CPUs {list} share a core; the kernel takes them for cores of their own"));
+    }
+    let invented = believed(&kernel.cores)
+        .into_iter()
+        .filter(|g| g.windows(2).any(|p| topology.relation(p[0], p[1]).is_some_and(|r| r > Shares::Core)))
+        .collect::<Vec<_>>();
+    if !invented.is_empty() {
+        let list = invented.iter().map(|g| format_list(g)).collect::<Vec<_>>().join(" and ");
+        findings.push(format!("the kernel takes CPUs {list} for threads of a core; they are not"));
+    }
+    let caches = topology.groups(Shares::Cache);
+    if caches.len() > 1 && kernel.caches.len() <= 1 {
+        let list = caches.iter().map(|g| format_list(g)).collect::<Vec<_>>().join(" | ");
+        findings.push(format!("the CPUs lie on {} caches ({list}); the kernel knows of one", caches.len()));
+    }
+    if !topology.unknown.is_empty() {
+        findings.push(format!("{} pairs never ran at the same time: unknown", topology.unknown.len()));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulated::Emulated;
+    use crate::vtop;
+
+    #[test]
+    fn the_originals_machine_in_words() {
+        let mut machine = Emulated::rcvm(4);
+        let (topology, effort) = vtop::full(&mut machine, 2_000_000_000).unwrap();
+        let kernel = KernelView { cores: (0..12).map(|cpu| vec![cpu]).collect(), ..KernelView::default() };
+        let report = Report::of(&[], Some((topology, effort)), kernel);
+        assert!(report.findings.contains(
+            &"vCPUs 10-11 share one hardware thread: only one of them can run at a time".to_owned()
+        ));
+        assert!(report.findings.iter().any(|f| f.starts_with("CPUs 0-1 and 2-3")), "{:?}", report.findings);
+    }
+}

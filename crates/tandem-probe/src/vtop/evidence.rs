@@ -1,0 +1,180 @@
+//! What is known of one pair of CPUs, and how surely.
+//!
+//! A latency needs both to run at the same time; that they never did is no evidence of anything by
+//! itself (vSched called it stacked). Two vCPUs share a hardware thread if they exclude each other:
+//! neither ever runs while the other does, *and* one begins where the other ends, more often than two
+//! that know nothing of each other would by chance.
+
+use crate::machine::Outcome;
+
+/// Two vCPUs that run at the same time for this long are not on one hardware thread. (Clocks of two
+/// hardware threads agree to well under a microsecond, a thread notices its absence a little late.)
+const OVERLAP_NS: u64 = 5_000;
+/// A hand-over takes no longer than this: a switch between two vCPUs on the host.
+const HANDOVER_NS: u64 = 20_000;
+/// How often a vCPU's end is a hand-over to the other if both share a hardware thread, at least: with
+/// others in the queue of the host it may well be somebody else's turn.
+const HANDOVER_SHARE: f64 = 0.3;
+/// Odds in favour of stacking from which on it counts as seen.
+const ODDS: f64 = 1e4;
+
+/// All that was seen of a pair.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Evidence {
+    /// Least latencies of the latest attempts that had any, newest last.
+    latencies: Vec<f64>,
+    overlap_ns: u64,
+    /// Natural logarithm of the odds that the two share a hardware thread.
+    stacked: f64,
+    attempts: u32,
+}
+
+/// Latest latencies that have a vote.
+const VOTES: usize = 5;
+
+impl Evidence {
+    /// Adds what an attempt has shown.
+    pub fn add(&mut self, outcome: &Outcome) {
+        self.attempts += 1;
+        if let Some(latency) = outcome.latency_ns {
+            if self.latencies.len() == VOTES {
+                self.latencies.remove(0);
+            }
+            self.latencies.push(latency);
+            // Whoever exchanges lines faster than a host switches runs at the same time.
+            self.stacked = 0.0;
+        }
+        let [a, b] = &outcome.activity;
+        let overlap = a.overlap_ns(b);
+        self.overlap_ns += overlap;
+        if overlap > OVERLAP_NS {
+            self.stacked = 0.0;
+            return;
+        }
+        if outcome.latency_ns.is_none() {
+            self.stacked += exclusion(outcome);
+        }
+    }
+
+    /// The typical one of the latest latencies, ns. The least of a batch is never too small, but may be too large.
+    pub fn latency_ns(&self) -> Option<f64> {
+        let mut sorted = self.latencies.clone();
+        sorted.sort_by(f64::total_cmp);
+        // Lower median: disturbances only add.
+        sorted.get(sorted.len().saturating_sub(1) / 2).copied()
+    }
+
+    /// Do both share a hardware thread?
+    pub fn is_stacked(&self) -> bool {
+        self.latencies.is_empty() && self.overlap_ns <= OVERLAP_NS && self.stacked >= ODDS.ln()
+    }
+
+    /// Is there enough to place the pair?
+    pub fn is_decided(&self) -> bool {
+        !self.latencies.is_empty() || self.is_stacked()
+    }
+
+    /// Attempts so far.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Time in which both were seen to run, ns.
+    pub fn overlap_ns(&self) -> u64 {
+        self.overlap_ns
+    }
+
+    /// How many latencies it rests on.
+    pub fn votes(&self) -> usize {
+        self.latencies.len()
+    }
+}
+
+/// Log odds of "same hardware thread" against "independent", from an attempt in which they never met.
+fn exclusion(outcome: &Outcome) -> f64 {
+    let [a, b] = &outcome.activity;
+    let span = span_ns(outcome);
+    if span == 0 || a.intervals().is_empty() || b.intervals().is_empty() {
+        return 0.0;
+    }
+    let mut odds = 0.0;
+    for (one, other) in [(a, b), (b, a)] {
+        let (ends, handed) = one.handovers(other, HANDOVER_NS);
+        // Chance that the other happens to begin within a hand-over's time of any moment.
+        let begins = other.intervals().len() as f64;
+        let chance = (begins * 2.0 * HANDOVER_NS as f64 / span as f64).clamp(1e-4, 0.9);
+        let share = HANDOVER_SHARE.max(chance);
+        odds += handed as f64 * (share / chance).ln();
+        odds += (ends - handed) as f64 * ((1.0 - share) / (1.0 - chance)).ln();
+    }
+    // Independent vCPUs would have met: each begins while the other runs with the probability of its share.
+    let share = |x: &crate::activity::Activity| x.total_ns() as f64 / span as f64;
+    let met =
+        |one: &crate::activity::Activity, p: f64| -(one.intervals().len() as f64) * (1.0 - p.min(0.95)).ln();
+    odds + (met(a, share(b)) + met(b, share(a))) / 2.0
+}
+
+fn span_ns(outcome: &Outcome) -> u64 {
+    let all = outcome.activity.iter().flat_map(|a| a.intervals());
+    let from = all.clone().map(|(from, _)| *from).min().unwrap_or(0);
+    let to = all.map(|(_, to)| *to).max().unwrap_or(0);
+    to.saturating_sub(from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activity::Activity;
+
+    const MS: u64 = 1_000_000;
+
+    fn outcome(a: &[(u64, u64)], b: &[(u64, u64)], latency_ns: Option<f64>) -> Outcome {
+        let of = |list: &[(u64, u64)]| Activity::new(list.iter().copied());
+        Outcome { pair: (0, 1), latency_ns, passes: 0, activity: [of(a), of(b)] }
+    }
+
+    #[test]
+    fn taking_turns_is_stacking() {
+        let a: Vec<_> = (0..4).map(|i| (i * 8 * MS, i * 8 * MS + 4 * MS)).collect();
+        let b: Vec<_> =
+            (0..4).map(|i| (i * 8 * MS + 4 * MS + 10_000, i * 8 * MS + 8 * MS - 10_000)).collect();
+        let mut evidence = Evidence::default();
+        evidence.add(&outcome(&a, &b, None));
+        assert!(evidence.is_stacked());
+    }
+
+    #[test]
+    fn never_having_met_is_not() {
+        // The partner never ran, or both ran once: nothing is known.
+        let mut evidence = Evidence::default();
+        evidence.add(&outcome(&[(0, MS)], &[], None));
+        evidence.add(&outcome(&[(0, MS)], &[(7 * MS, 8 * MS)], None));
+        assert!(!evidence.is_stacked() && !evidence.is_decided());
+        // Two stragglers with the same period and unlucky phases, for half a second.
+        let a: Vec<_> = (0..25).map(|i| (i * 20 * MS, i * 20 * MS + MS)).collect();
+        let b: Vec<_> = (0..25).map(|i| (i * 20 * MS + 9 * MS, i * 20 * MS + 10 * MS)).collect();
+        let mut evidence = Evidence::default();
+        evidence.add(&outcome(&a, &b, None));
+        assert!(!evidence.is_stacked(), "{evidence:?}");
+    }
+
+    #[test]
+    fn a_single_exchange_outweighs_all_turns() {
+        let a: Vec<_> = (0..4).map(|i| (i * 8 * MS, i * 8 * MS + 4 * MS)).collect();
+        let b: Vec<_> = (0..4).map(|i| (i * 8 * MS + 4 * MS, i * 8 * MS + 8 * MS)).collect();
+        let mut evidence = Evidence::default();
+        evidence.add(&outcome(&a, &b, None));
+        evidence.add(&outcome(&[(0, MS)], &[(0, MS)], Some(50.0)));
+        assert!(!evidence.is_stacked());
+        assert_eq!(evidence.latency_ns(), Some(50.0));
+    }
+
+    #[test]
+    fn the_typical_latency_ignores_a_disturbed_one() {
+        let mut evidence = Evidence::default();
+        for latency in [50.0, 400.0, 51.0] {
+            evidence.add(&outcome(&[], &[], Some(latency)));
+        }
+        assert_eq!(evidence.latency_ns(), Some(51.0));
+    }
+}

@@ -1,0 +1,66 @@
+//! Which pairs to measure next: any that are not known, as many at a time as there are free CPUs.
+
+use super::classes::Classes;
+use super::is_open;
+use super::knowledge::{Deduced, Knowledge, Relation};
+
+/// Who is busy.
+pub(super) struct Plan {
+    busy: Vec<bool>,
+    /// Where the search for partners begins: another pair each time, so that all meet all.
+    turn: usize,
+}
+
+impl Plan {
+    pub(super) fn new(cpus: usize) -> Self {
+        Self { busy: vec![false; cpus], turn: 0 }
+    }
+
+    pub(super) fn done(&mut self, i: usize, j: usize) {
+        self.busy[i] = false;
+        self.busy[j] = false;
+    }
+
+    /// Pairs of free CPUs about which something is open; they count as busy from now on. CPUs of which
+    /// nothing connects are asked first: one answer between two groups settles many pairs.
+    pub(super) fn next(
+        &mut self,
+        knowledge: &Knowledge,
+        classes: &Classes,
+        deduced: &Deduced,
+    ) -> Vec<(usize, usize)> {
+        let cpus = self.busy.len();
+        let full = deduced.full_cores();
+        let mut pairs = Vec::new();
+        for i in 0..cpus {
+            if self.busy[i] {
+                continue;
+            }
+            let mut best: Option<(u32, usize)> = None;
+            for step in 1..cpus {
+                let j = (i + step + self.turn) % cpus;
+                if j == i || self.busy[j] || !is_open(knowledge, classes, deduced, &full, i, j) {
+                    continue;
+                }
+                let tries = knowledge.pair(i, j).map_or(0, |evidence| evidence.attempts());
+                let unknown = deduced.relation(i, j, &full) == Relation::Unknown;
+                // A pair that did not meet last time gets another chance after all that were not tried.
+                let cost = tries * 4 + u32::from(!unknown);
+                if best.is_none_or(|(least, _)| cost < least) {
+                    best = Some((cost, j));
+                }
+                if cost == 0 {
+                    break;
+                }
+            }
+            if let Some((_, j)) = best {
+                self.busy[i] = true;
+                self.busy[j] = true;
+                pairs.push((i, j));
+            }
+        }
+        // Adjacent numbers are siblings more often than not: they are asked first, then the rest in turn.
+        self.turn = self.turn.wrapping_add(1) % cpus.max(1);
+        pairs
+    }
+}

@@ -1,0 +1,47 @@
+//! `tandem doctor`: what of this machine matters to the scheduler, and what to do about it.
+
+use anyhow::Context;
+use clap::Args;
+use std::process::ExitCode;
+use tandem_guest::doctor::{Finding, State};
+
+/// Look at what matters to the scheduler: hypervisor, steal, sched_ext, cgroup settings. Changes nothing.
+///
+/// Exits with 1 if something stands in the way of loading it.
+#[derive(Debug, Args)]
+pub struct DoctorCmd {
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl DoctorCmd {
+    /// Looks and says what was found.
+    pub fn run(&self) -> anyhow::Result<ExitCode> {
+        let findings = tandem_guest::doctor::examine_this_machine();
+        if self.json {
+            println!("{}", serde_json::to_string(&findings).context("writing the findings")?);
+        } else {
+            print!("{}", table(&findings));
+        }
+        let stuck = findings.iter().any(|finding| finding.state == State::Bad);
+        Ok(if stuck { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+fn table(findings: &[Finding]) -> String {
+    let width = findings.iter().map(|f| f.subject.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for finding in findings {
+        let mark = match finding.state {
+            State::Good => "ok  ",
+            State::Note => "note",
+            State::Bad => "BAD ",
+        };
+        out.push_str(&format!("{mark}  {:width$}  {}\n", finding.subject, finding.found));
+        if !finding.advice.is_empty() {
+            out.push_str(&format!("      {:width$}  -> {}\n", "", finding.advice));
+        }
+    }
+    out
+}

@@ -1,0 +1,127 @@
+//! `tandem probe`: what the vCPUs of this machine really are.
+
+use anyhow::{bail, Context};
+use clap::{Args, ValueEnum};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use tandem_probe::kernel::{format_list, parse_list, write_tree, KernelView};
+use tandem_probe::report::Report;
+use tandem_probe::threads::Threads;
+use tandem_probe::{render, share, sys, vtop};
+
+/// What the kernel says of CPUs.
+const SYSFS_CPU: &str = "/sys/devices/system/cpu";
+/// Sockets and sums of a probe whose duration was not given: it ends within three seconds.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Part of a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Shares, speeds and absences
+    Share,
+    /// Who shares a hardware thread, a core, a cache
+    Topology,
+}
+
+/// Measure what every vCPU of this machine really is: share, speed, absences, topology.
+///
+/// Needs no root; with it the probe disturbs less and is disturbed less. For the time of the probe all CPUs are
+/// busy, at best effort but for moments.
+#[derive(Debug, Args)]
+pub struct ProbeCmd {
+    /// Only this part
+    #[arg(long, value_name = "PART")]
+    only: Option<Part>,
+
+    /// CPUs to probe, e.g. 0-3,8 (default: all that this process may use)
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<String>,
+
+    /// Time for each part, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(20..=60_000))]
+    duration: u64,
+
+    /// Print the report as JSON (schema tandem.probe/1)
+    #[arg(long)]
+    json: bool,
+
+    /// Draw the heat map of the topology into a file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    /// Write the topology in sysfs' form into an empty directory (for SCX_SYSFS_PREFIX)
+    #[arg(long, value_name = "DIR")]
+    sysfs: Option<PathBuf>,
+
+    /// Again every SEC seconds, until interrupted
+    #[arg(long, value_name = "SEC", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    watch: Option<u64>,
+}
+
+impl ProbeCmd {
+    /// Probes, once or again and again.
+    pub fn run(&self) -> anyhow::Result<ExitCode> {
+        if self.only == Some(Part::Share) && (self.svg.is_some() || self.sysfs.is_some()) {
+            bail!("--svg and --sysfs show the topology, which --only share leaves out");
+        }
+        let cpus = self.chosen()?;
+        tandem_guest::catch_termination();
+        loop {
+            let report = self.probe(&cpus)?;
+            if self.json {
+                println!("{}", serde_json::to_string(&report).context("writing the report")?);
+            } else {
+                print!("{}", render::text(&report, std::io::stdout().is_terminal()));
+            }
+            let Some(pause) = self.watch else { return Ok(ExitCode::SUCCESS) };
+            let until = Instant::now() + Duration::from_secs(pause);
+            while Instant::now() < until {
+                if tandem_guest::termination_requested() {
+                    return Ok(ExitCode::SUCCESS);
+                }
+                std::thread::sleep(Duration::from_millis(100).min(LONGEST));
+            }
+        }
+    }
+
+    fn chosen(&self) -> anyhow::Result<Vec<usize>> {
+        let usable = sys::usable_cpus().context("which CPUs may be used")?;
+        let Some(list) = &self.cpus else { return Ok(usable) };
+        let chosen =
+            parse_list(list).with_context(|| format!("--cpus {list:?}: not a list of CPUs such as 0-3,8"))?;
+        let missing: Vec<usize> = chosen.iter().copied().filter(|cpu| !usable.contains(cpu)).collect();
+        if chosen.is_empty() || !missing.is_empty() {
+            bail!("--cpus {list}: this process may use {}", format_list(&usable));
+        }
+        Ok(chosen)
+    }
+
+    fn probe(&self, cpus: &[usize]) -> anyhow::Result<Report> {
+        let length = Duration::from_millis(self.duration);
+        let samples = match self.only {
+            Some(Part::Topology) => Vec::new(),
+            _ => share::sample(cpus, length, sys::Policy::BestEffort).context("measuring shares")?,
+        };
+        let topology = match self.only {
+            Some(Part::Share) => None,
+            // One CPU has no topology; asked for by name that is an error, otherwise there is nothing to say.
+            None if cpus.len() < 2 => None,
+            _ => {
+                let mut threads = Threads::on(cpus).context("measuring the topology")?;
+                Some(vtop::full(&mut threads, length.as_nanos() as u64).context("measuring the topology")?)
+            }
+        };
+        if let Some((topology, _)) = &topology {
+            if let Some(file) = &self.svg {
+                std::fs::write(file, render::svg(topology))
+                    .with_context(|| format!("writing {}", file.display()))?;
+            }
+            if let Some(dir) = &self.sysfs {
+                write_tree(dir, topology).with_context(|| format!("writing below {}", dir.display()))?;
+            }
+        }
+        Ok(Report::of(&samples, topology, KernelView::read(SYSFS_CPU.as_ref(), cpus)))
+    }
+}
