@@ -218,7 +218,7 @@ impl Emulated {
             self.latencies.machine
         };
         // Cores lie at different distances on the mesh, the same ones always at the same.
-        let pair = Random((i.min(j) * 4099 + i.max(j)) as u64 * 0x9E37_79B9 | 1).unit();
+        let pair = Random(((i.min(j) * 4099 + i.max(j)) as u64 * 0x9E37_79B9) | 1).unit();
         let noise = if self.unit() < self.disturbed { 2.5 } else { 1.0 + 0.04 * self.unit() };
         base * (0.88 + 0.24 * pair) * noise
     }

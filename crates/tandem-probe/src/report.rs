@@ -179,12 +179,18 @@ fn topology_in_words(topology: &Topology, kernel: &KernelView) -> Vec<String> {
         findings.push(format!("the kernel takes CPUs {list} for threads of a core; they are not"));
     }
     let caches = topology.groups(Shares::Cache);
-    if caches.len() > 1 && kernel.caches.len() <= 1 {
+    // What never ran together may share a cache all the same.
+    let known_apart =
+        |a: &Vec<usize>, b: &Vec<usize>| topology.relation(a[0], b[0]).is_some_and(|r| r > Shares::Cache);
+    let all_apart = caches.iter().enumerate().all(|(i, a)| caches[..i].iter().all(|b| known_apart(a, b)));
+    if caches.len() > 1 && all_apart && kernel.caches.len() <= 1 {
         let list = caches.iter().map(|g| format_list(g)).collect::<Vec<_>>().join(" | ");
         findings.push(format!("the CPUs lie on {} caches ({list}); the kernel knows of one", caches.len()));
     }
     if !topology.unknown.is_empty() {
-        findings.push(format!("{} pairs never ran at the same time: unknown", topology.unknown.len()));
+        let pairs = topology.unknown.len();
+        let pairs = if pairs == 1 { "one pair".to_owned() } else { format!("{pairs} pairs") };
+        findings.push(format!("{pairs} never ran at the same time: what they share is unknown"));
     }
     findings
 }

@@ -9,6 +9,7 @@
 use crate::activity::{Absences, Activity};
 use crate::{sys, ProbeError};
 use std::hint::black_box;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -32,9 +33,20 @@ impl SchedStat {
         let mut numbers = text.split_ascii_whitespace().map(str::parse);
         Some(Self { ran_ns: numbers.next()?.ok()?, waited_ns: numbers.next()?.ok()? })
     }
+}
 
-    fn of_this_thread() -> Option<Self> {
-        Self::parse(&std::fs::read_to_string("/proc/thread-self/schedstat").ok()?)
+/// The calling thread's schedstat, held open: it is read within the time line that it explains.
+struct OwnSchedStat(Option<std::fs::File>);
+
+impl OwnSchedStat {
+    fn open() -> Self {
+        Self(std::fs::File::open("/proc/thread-self/schedstat").ok())
+    }
+
+    fn read(&self) -> Option<SchedStat> {
+        let mut text = [0; 96];
+        let length = self.0.as_ref()?.read_at(&mut text, 0).ok()?;
+        SchedStat::parse(std::str::from_utf8(&text[..length]).ok()?)
     }
 }
 
@@ -71,11 +83,10 @@ impl Sample {
 }
 
 /// Time that the host took: by the kernel's own account (all that was neither running nor waiting), or, where
-/// the kernel counts stolen time as run time, by the gaps in the thread's time line.
-pub fn stolen_ns(wall_ns: u64, kernel: Option<SchedStat>, gaps_ns: u64) -> u64 {
-    let waited = kernel.map_or(0, |k| k.waited_ns);
-    let by_kernel = kernel.map_or(0, |k| wall_ns.saturating_sub(k.ran_ns + k.waited_ns));
-    by_kernel.max(gaps_ns.saturating_sub(waited)).min(wall_ns)
+/// the kernel counts stolen time as run time, by the gaps in the thread's time line in which no other task ran.
+pub fn stolen_ns(wall_ns: u64, kernel: Option<SchedStat>, away_ns: u64) -> u64 {
+    let by_kernel = kernel.map_or(0, |k| wall_ns.saturating_sub(k.ran_ns.saturating_add(k.waited_ns)));
+    by_kernel.max(away_ns).min(wall_ns)
 }
 
 /// Samples all these CPUs at once for a time.
@@ -121,10 +132,12 @@ pub fn sample(cpus: &[usize], length: Duration, policy: sys::Policy) -> Result<V
 
 fn one(cpu: usize, length: Duration, started: Instant) -> Sample {
     let ns = || u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let before = SchedStat::of_this_thread();
+    let schedstat = OwnSchedStat::open();
+    let before = schedstat.read();
     let begin = ns();
     let end = begin.saturating_add(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
     let (mut awake_since, mut last) = (begin, begin);
+    let (mut waited_before, mut away_ns) = (before.map_or(0, |k| k.waited_ns), 0);
     let mut activity = Activity::default();
     let mut blocks = Vec::with_capacity(1024);
     let mut usual = u64::MAX;
@@ -135,8 +148,14 @@ fn one(cpu: usize, length: Duration, started: Instant) -> Sample {
         let block = now - last;
         usual = usual.min(block);
         if block > usual.saturating_add(AWAY_NS) {
-            activity.add(awake_since, last);
-            awake_since = now.saturating_sub(usual);
+            let waited = schedstat.read().map_or(0, |k| k.waited_ns);
+            // While other tasks of the guest had the vCPU, it ran, for all that this thread can know.
+            if waited.saturating_sub(waited_before) < block / 2 {
+                activity.add(awake_since, last);
+                awake_since = now.saturating_sub(usual);
+                away_ns += block - usual;
+            }
+            waited_before = waited;
         } else if blocks.len() < blocks.capacity() {
             blocks.push(block);
         }
@@ -147,7 +166,7 @@ fn one(cpu: usize, length: Duration, started: Instant) -> Sample {
     }
     black_box(state);
     activity.add(awake_since, last);
-    let after = SchedStat::of_this_thread();
+    let after = schedstat.read();
     let kernel = before.zip(after).map(|(b, a)| SchedStat {
         ran_ns: a.ran_ns.saturating_sub(b.ran_ns),
         waited_ns: a.waited_ns.saturating_sub(b.waited_ns),
@@ -157,7 +176,7 @@ fn one(cpu: usize, length: Duration, started: Instant) -> Sample {
     Sample {
         cpu,
         wall_ns,
-        stolen_ns: stolen_ns(wall_ns, kernel, wall_ns.saturating_sub(activity.total_ns())),
+        stolen_ns: stolen_ns(wall_ns, kernel, away_ns),
         waited_ns: kernel.map_or(0, |k| k.waited_ns.min(wall_ns)),
         absences: activity.absences(),
         // The lower quartile: interrupts only add.
@@ -184,7 +203,7 @@ mod tests {
         let kernel = |ran_ns, waited_ns| Some(SchedStat { ran_ns, waited_ns });
         assert_eq!(stolen_ns(100, kernel(30, 0), 68), 70, "the kernel knows of steal");
         assert_eq!(stolen_ns(100, kernel(100, 0), 70), 70, "it does not: the gaps tell");
-        assert_eq!(stolen_ns(100, kernel(60, 40), 40), 0, "the guest's own tasks ran");
+        assert_eq!(stolen_ns(100, kernel(60, 40), 0), 0, "the guest's own tasks ran");
         assert_eq!(stolen_ns(100, None, 25), 25);
     }
 

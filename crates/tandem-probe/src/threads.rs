@@ -42,6 +42,9 @@ struct Order {
     table: Arc<Table>,
     passes: u32,
     limit_ns: u64,
+    /// The other side's order, to be passed on before its own is begun: whoever gives both may find its CPU
+    /// taken by the first.
+    partner: Option<(Sender<Order>, Box<Order>)>,
 }
 
 struct Report {
@@ -103,7 +106,11 @@ impl Threads {
                     if !asked_for || !usable {
                         return;
                     }
-                    while let Ok(order) = inbox.recv() {
+                    while let Ok(mut order) = inbox.recv() {
+                        if let Some((partner, order)) = order.partner.take() {
+                            // A partner that is gone does not report; the errand ends by its limit.
+                            let _ = partner.send(*order);
+                        }
                         if results.send(pass(&order, started)).is_err() {
                             return;
                         }
@@ -169,18 +176,17 @@ impl Machine for Threads {
         let table = Arc::new(Table::default());
         let number = self.next;
         self.next += 1;
-        for (side, index) in [errand.pair.0, errand.pair.1].into_iter().enumerate() {
-            let order = Order {
-                number,
-                side,
-                table: Arc::clone(&table),
-                passes: errand.passes,
-                limit_ns: errand.limit_ns,
-            };
-            // A worker that is gone does not report; the errand ends by its limit.
-            if let Some(orders) = self.workers.get(index).and_then(|worker| worker.orders.as_ref()) {
-                let _ = orders.send(order);
-            }
+        let order = |side| Order {
+            number,
+            side,
+            table: Arc::clone(&table),
+            passes: errand.passes,
+            limit_ns: errand.limit_ns,
+            partner: None,
+        };
+        let inbox = |index: usize| self.workers.get(index).and_then(|worker| worker.orders.clone());
+        if let (Some(one), Some(other)) = (inbox(errand.pair.0), inbox(errand.pair.1)) {
+            let _ = one.send(Order { partner: Some((other, Box::new(order(1)))), ..order(0) });
         }
         let due = Instant::now() + Duration::from_nanos(errand.limit_ns) + PATIENCE;
         self.open.insert(number, Open { pair: errand.pair, table, reports: [None, None], due });

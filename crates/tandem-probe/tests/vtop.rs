@@ -14,8 +14,8 @@ fn pairs(from: usize, to: usize) -> Vec<Vec<usize>> {
 }
 
 fn probe(machine: &mut Emulated, budget_ms: u64) -> (Topology, u64) {
-    let (topology, effort) = full(machine, budget_ms * MS).unwrap();
-    (topology, effort.elapsed_ns)
+    full(machine, budget_ms * MS)
+        .map_or_else(|error| panic!("{error}"), |(topology, effort)| (topology, effort.elapsed_ns))
 }
 
 fn is_rcvm(topology: &Topology) -> bool {

@@ -57,10 +57,10 @@ impl Classes {
         self.nearest_is_smt
     }
 
-    /// Is this class so small that it may be made of disturbed measurements?
-    pub fn is_doubtful(&self, class: usize) -> bool {
-        let all: usize = self.members.iter().sum();
-        self.members.get(class).is_none_or(|members| *members <= 1 || members * 50 < all)
+    /// Is this class so small that it may be made of disturbed measurements? What is built into a machine concerns
+    /// more than one pair, and in a large one more than a few.
+    pub fn is_doubtful(&self, class: usize, cpus: usize) -> bool {
+        self.members.get(class).is_none_or(|members| *members <= 1 || members * 8 < cpus)
     }
 
     /// How far a latency is from the nearest limit, as a factor; infinite where there is one class only.

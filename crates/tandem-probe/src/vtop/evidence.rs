@@ -64,6 +64,11 @@ impl Evidence {
         sorted.get(sorted.len().saturating_sub(1) / 2).copied()
     }
 
+    /// The least of the latest latencies, ns: disturbances only add.
+    pub fn least_latency_ns(&self) -> Option<f64> {
+        self.latencies.iter().copied().min_by(f64::total_cmp)
+    }
+
     /// Do both share a hardware thread?
     pub fn is_stacked(&self) -> bool {
         self.latencies.is_empty() && self.overlap_ns <= OVERLAP_NS && self.stacked >= ODDS.ln()

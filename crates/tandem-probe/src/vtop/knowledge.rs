@@ -253,7 +253,7 @@ impl Deduced {
         }
         // Connected at this level. Exactly this, if something was measured between their groups below it.
         let below = &self.groups[level - 1];
-        if self.between[level - 1].get(&ordered(below[i], below[j])).is_some() {
+        if self.between[level - 1].contains_key(&ordered(below[i], below[j])) {
             return Relation::Is(level as Level);
         }
         for lower in (0..level - 1).rev() {

@@ -26,6 +26,9 @@ const LONGEST_LIMIT_NS: u64 = 48_000_000;
 /// Attempts after which a pair is left unknown.
 const ATTEMPTS: u32 = 12;
 
+/// Latencies on which a class with hardly any members must rest.
+const VOTES_OF_THE_LONELY: usize = 4;
+
 /// What a probe did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Effort {
@@ -181,8 +184,11 @@ fn is_open(
     // Disturbances make latencies longer: what looks too far, or odd, is asked once more.
     let class = classes.class(latency);
     let lonely = deduced.has_smt() && class >= 1 && !full[i] && !full[j];
-    let odd = classes.is_doubtful(class)
-        || classes.margin(latency) < CLEAR
+    // A class of its own, though, is more likely made of disturbances than of hardware.
+    if classes.is_doubtful(class, full.len()) && evidence.votes() < VOTES_OF_THE_LONELY {
+        return true;
+    }
+    let odd = classes.margin(latency) < CLEAR
         || relation != Relation::Is(class as knowledge::Level + 1)
         || deduced.rests_on_one(i, j);
     evidence.votes() < 2 && (lonely || odd)

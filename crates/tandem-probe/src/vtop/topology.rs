@@ -149,7 +149,7 @@ impl Topology {
         if evidence.is_stacked() {
             return Some(expected == STACKED);
         }
-        let latency = evidence.latency_ns()?;
+        let latency = evidence.least_latency_ns()?;
         Some(expected == self.classes.class(latency) as Level + 1)
     }
 }
