@@ -17,6 +17,7 @@
 #ifndef TANDEM_POLICY_PLACE_H
 #define TANDEM_POLICY_PLACE_H
 
+#include "distance.h"
 #include "vcap.h"
 
 /* Run time between sleeps is not followed beyond this: such a task is a hog. */
@@ -27,8 +28,6 @@
 #define TANDEM_PUSH_GAIN_NUM 5U
 #define TANDEM_PUSH_GAIN_DEN 4U
 #define TANDEM_PUSH_REST_NS (40 * NSEC_PER_MSEC_)
-/* Leaving the previous vCPU must be worth a cold cache. */
-#define TANDEM_MOVE_COST_NS (60 * NSEC_PER_USEC_)
 
 struct place_view {
 	u64 queued_work_ns;	/* one turn of each task that runs or waits there */
@@ -37,6 +36,12 @@ struct place_view {
 	u32 share;		/* 0..1024 */
 	bool idle;
 };
+
+/* Time until a vCPU of that share has done this work. */
+POLICY u64 place_drain_ns(u64 work_ns, u32 share)
+{
+	return min_u64(work_ns, 1ULL << 50) * TANDEM_SCALE / (share ? share : 1);
+}
 
 POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 {
@@ -59,18 +64,22 @@ struct pull_view {
 	u32 waiting;		/* tasks that wait at the source */
 	u32 from_share, to_share;
 	u64 source_burst_ns;	/* how long the source's running task has run without sleeping */
+	u64 drain_ns;		/* until the source has served one turn of everybody there */
 	bool source_inactive;	/* preempted by the host right now, or asleep and not answering */
+	bool far;		/* source and taker have no cache in common */
 };
 
 /*
- * May a vCPU with nothing to do take a waiting task from another? An equal or
- * better one: always. A much weaker one only where waiting is worse: the
+ * May a vCPU with nothing to do take a waiting task from another? Across caches
+ * only if that saves more than it costs. Otherwise an equal or better one: always. A much weaker one only where waiting is worse: the
  * source is not running at all, or it is shared by CPU-bound tasks, which
  * gain throughput even from a fraction of a pCPU.
  */
 POLICY bool pull_helps(const struct pull_view *v)
 {
 	if (!v->waiting)
+		return false;
+	if (v->far && !v->source_inactive && !worth_going_far(v->drain_ns))
 		return false;
 	if (!push_gains(v->to_share, v->from_share))
 		return true;

@@ -39,7 +39,13 @@ enum counter {
 	CNT_GIVEN,		/* tasks handed to a lighter CPU, for fairness across CPUs */
 	CNT_EVENED,		/* waiting tasks taken over from a heavier CPU */
 	CNT_TIMERS,		/* slice timers armed */
+	CNT_FAR,		/* waiting tasks taken across last-level caches */
 	NR_COUNTERS,
+};
+
+/* Where a CPU is in the machine; numbers mean nothing but equality. */
+struct cpu_domain {
+	u32 llc;		/* CPUs that share a last-level cache */
 };
 
 /* What a CPU sees of the others when it looks around (bpf/core/spread.bpf.h). */

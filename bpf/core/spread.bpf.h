@@ -45,6 +45,8 @@ COLD int look_at(u32 cpu, u32 other, u64 now)
 	if (!crowded)
 		return 0;
 	excess = excess_weight(c->hog_weight, capacity(c, now), s->own_weight, capacity(own, now));
+	if (far_apart(cpu, other))
+		excess = far_excess(excess, c->hog_weight);
 	if (excess > s->excess) {
 		s->excess = excess;
 		s->heaviest = other;

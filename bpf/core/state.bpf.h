@@ -55,12 +55,23 @@ struct {
 	__type(value, struct cpu_state);
 } cpus SEC(".maps");
 
+/* Sized likewise. Written by the daemon, also while the scheduler runs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cpu_domain);
+} domains SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_GROUPS);
 	__type(key, u32);
 	__type(value, struct group_state);
 } groups SEC(".maps");
+
+/* Last-level caches; with one, distances do not matter. Written by the daemon. */
+u32 nr_llcs = 1;
 
 /* Groups with a quota, and how often that set has changed. */
 u32 nr_limits;
@@ -80,6 +91,20 @@ static __always_inline struct cpu_state *cpu_state(s32 cpu)
 	u32 key = cpu;
 
 	return bpf_map_lookup_elem(&cpus, &key);
+}
+
+static __always_inline u32 llc_of(s32 cpu)
+{
+	u32 key = cpu;
+	struct cpu_domain *d = bpf_map_lookup_elem(&domains, &key);
+
+	return d ? d->llc : 0;
+}
+
+/* Have two CPUs no cache in common? */
+static __always_inline bool far_apart(s32 one, s32 other)
+{
+	return nr_llcs > 1 && llc_of(one) != llc_of(other);
 }
 
 static __always_inline void count(struct cpu_state *c, enum counter id)

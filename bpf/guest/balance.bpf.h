@@ -37,9 +37,11 @@ static __noinline bool take_orphan(s32 cpu)
 }
 
 /* Would `cpu`, idle, take a task that waits for `from`? */
-static __always_inline bool would_take(struct cpu_state *c, struct cpu_state *from, s32 from_cpu, u32 waiting, u64 now)
+static __always_inline bool would_take(struct cpu_state *c, struct cpu_state *from, s32 from_cpu, u32 waiting, bool far, u64 now)
 {
 	struct pull_view view = {
+		.drain_ns = far ? place_drain_ns(from->queued_work_ns, capacity(from, now)) : 0,
+		.far = far,
 		.waiting = waiting,
 		.from_share = capacity(from, now),
 		.to_share = capacity(c, now),
@@ -51,33 +53,38 @@ static __always_inline bool would_take(struct cpu_state *c, struct cpu_state *fr
 }
 
 /*
- * An idle vCPU that would take over p, which waits for `from_cpu`. A weak vCPU
- * that would decline is not even woken: that costs the host two exits.
+ * An idle vCPU that would take over p, which waits for `from_cpu`; one with
+ * the same cache before others. A weak vCPU that would decline is not even
+ * woken: that costs the host two exits.
  */
 static __noinline s32 helper_for(struct task_struct *p, s32 from_cpu)
 {
 	struct cpu_state *from = cpu_state(from_cpu);
 	u64 now = k_now();
+	s32 distant = -1;
 	u32 i;
 
 	if (!p || !from)
 		return -1;
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
+		bool far;
 
 		if (!c || i == (u32)from_cpu || !c->online || !is_idle(c) || !k_allowed(p, i))
 			continue;
-		if (would_take(c, from, from_cpu, waiting_normal(from_cpu, from), now))
+		far = far_apart(from_cpu, i);
+		if (far && distant >= 0)
+			continue;
+		if (!would_take(c, from, from_cpu, waiting_normal(from_cpu, from), far, now))
+			continue;
+		if (!far)
 			return i;
+		distant = i;
 	}
-	return -1;
+	return distant;
 }
 
-/*
- * Take one waiting normal task from another vCPU. With `rescue_only`, just
- * from vCPUs that the host has preempted: this one has work of its own.
- */
-static __noinline bool take_normal(s32 cpu, bool rescue_only)
+static __noinline bool take_normal_at(s32 cpu, bool rescue_only, bool far)
 {
 	struct cpu_state *own = cpu_state(cpu);
 	u64 now = k_now();
@@ -93,7 +100,7 @@ static __noinline bool take_normal(s32 cpu, bool rescue_only)
 		if (from >= nr_cpu_ids)
 			from -= nr_cpu_ids;
 		c = cpu_state(from);
-		if (!c)
+		if (!c || far_apart(cpu, from) != far)
 			continue;
 		waiting = waiting_normal(from, c);
 		if (!waiting)
@@ -101,7 +108,7 @@ static __noinline bool take_normal(s32 cpu, bool rescue_only)
 		inactive = off_pcpu(from, c, now);
 		if (rescue_only && !inactive)
 			continue;
-		if (!would_take(own, c, from, waiting, now)) {
+		if (!would_take(own, c, from, waiting, far, now)) {
 			count(own, CNT_DECLINED);
 			continue;
 		}
@@ -109,10 +116,22 @@ static __noinline bool take_normal(s32 cpu, bool rescue_only)
 			count(own, CNT_PULLED);
 			if (inactive)
 				count(own, CNT_RESCUED);
+			if (far)
+				count(own, CNT_FAR);
 			return true;
 		}
 	}
 	return false;
+}
+
+/*
+ * Take one waiting normal task from another vCPU, of the same cache before
+ * others. With `rescue_only`, just from vCPUs that the host has preempted:
+ * this one has work of its own.
+ */
+static __always_inline bool take_normal(s32 cpu, bool rescue_only)
+{
+	return take_normal_at(cpu, rescue_only, false) || (nr_llcs > 1 && take_normal_at(cpu, rescue_only, true));
 }
 
 /* Does a task wait for a vCPU that the host has preempted? Then this one, busy as it is, should take it. */

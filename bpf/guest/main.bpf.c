@@ -97,7 +97,7 @@ static __always_inline void announce(struct task_struct *p, struct task_state *t
 	}
 	if (!k_is_pinned(p)) {
 		/* Somebody idle may take it over; whether that is wise is decided there. */
-		idle = uneven ? helper_for(p, cpu) : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		idle = uneven || nr_llcs > 1 ? helper_for(p, cpu) : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 		if (idle >= 0 && idle != cpu) {
 			k_kick_idle(idle);
 			return;

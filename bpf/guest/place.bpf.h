@@ -36,7 +36,7 @@ static __noinline s32 cheapest_cpu(struct task_struct *p, struct task_state *t, 
 			continue;
 		cost = cost_of(c, i, work, now);
 		if (i != (u32)prev_cpu)
-			cost += TANDEM_MOVE_COST_NS;
+			cost += move_cost_ns(far_apart(prev_cpu, i));
 		if (cost < best_cost) {
 			best_cost = cost;
 			best = i;

@@ -8,6 +8,7 @@
 mod bpf;
 pub mod cost;
 pub mod doctor;
+mod domains;
 mod error;
 mod metrics;
 mod model;

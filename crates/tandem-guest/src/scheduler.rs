@@ -1,6 +1,7 @@
 //! Life cycle: check, load, run, report, give back.
 
 use crate::bpf::{intf, BpfSkel, BpfSkelBuilder};
+use crate::domains::Domains;
 use crate::metrics::Exporter;
 use crate::model::{self, GroupFacts, VcpuFacts};
 use crate::options::{Fault, GuestOptions};
@@ -63,12 +64,15 @@ impl<'a> Running<'a> {
         let nr_cpus = model::kernel_cpu_list("possible")?.last().map_or(1, |last| last + 1);
         let online = model::kernel_cpu_list("online")?;
         let mut skel = load(options, storage, nr_cpus, &online).map_err(GuestError::Load)?;
+        let domains = Domains::of_the_kernel(nr_cpus, &online);
+        domains.install(&mut skel)?;
         let link = scx_ops_attach!(skel, tandem_guest).map_err(GuestError::Load)?;
         let prober = options.probe.then(|| Prober::start(nr_cpus, &online)).transpose()?;
         let server = StatsServer::new(stats::server_data()).launch().map_err(GuestError::Stats)?;
         log::info!(
-            "tandem guest scheduler loaded on {} of {nr_cpus} possible CPUs, steal from {}",
+            "tandem guest scheduler loaded on {} of {nr_cpus} possible CPUs, last-level caches: {}, steal from {}",
             online.len(),
+            domains.count(),
             if sys::kvm_steal_time() { "the KVM steal time page" } else { "the kernel's accounting" }
         );
         Ok(Self { skel, link: Some(link), nr_cpus, prober, server, exporter })
@@ -166,6 +170,7 @@ fn load<'a>(
         rodata.watchdog_ns = u64::from(open.struct_ops.tandem_guest().timeout_ms) * 1_000_000;
     }
     open.maps.cpus.set_max_entries(u32::try_from(nr_cpus)?)?;
+    open.maps.domains.set_max_entries(u32::try_from(nr_cpus)?)?;
     open.maps.slice_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
     let ops = open.struct_ops.tandem_guest_mut();
     ops.exit_dump_len = options.exit_dump_len;

@@ -127,6 +127,9 @@ pub struct GuestStats {
     /// Counter, see `desc`.
     #[stat(desc = "slice timers armed")]
     pub timers: u64,
+    /// Taken across caches.
+    #[stat(desc = "waiting tasks taken across last-level caches")]
+    pub far: u64,
     /// What there is now, not since when.
     #[stat(desc = "runnable tasks and groups at this moment")]
     pub now: Moment,
@@ -160,6 +163,7 @@ impl GuestStats {
             given: sum(intf::counter_CNT_GIVEN),
             evened: sum(intf::counter_CNT_EVENED),
             timers: sum(intf::counter_CNT_TIMERS),
+            far: sum(intf::counter_CNT_FAR),
             now: Moment {
                 tasks: facts.iter().map(|f| f.tasks).sum(),
                 weight: facts.iter().map(|f| f.weight).sum(),
@@ -211,6 +215,7 @@ impl GuestStats {
             given: self.given.saturating_sub(earlier.given),
             evened: self.evened.saturating_sub(earlier.evened),
             timers: self.timers.saturating_sub(earlier.timers),
+            far: self.far.saturating_sub(earlier.far),
             now: self.now.clone(),
             vcpus: self.vcpus.clone(),
         }

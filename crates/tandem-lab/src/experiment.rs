@@ -46,6 +46,8 @@ pub struct Experiment {
     pub commands: BTreeMap<String, Vec<String>>,
     /// Host CPUs; default: one more than the cores of this machine.
     pub cpus: Option<usize>,
+    /// Sockets on which they lie, each with a last-level cache of its own; default: one. Needs `cpus`, a multiple of it.
+    pub sockets: Option<usize>,
     /// Name of the guest under test; default: the first.
     pub under_test: Option<String>,
     /// Guests.
@@ -338,6 +340,7 @@ impl Experiment {
                 ));
             }
         }
+        self.check_sockets()?;
         self.check_throttle()?;
         self.check_contention()?;
         self.check_metrics()?;
@@ -381,6 +384,14 @@ impl Experiment {
             }
         }
         Ok(())
+    }
+
+    fn check_sockets(&self) -> Result<(), String> {
+        match (self.sockets, self.cpus) {
+            (None, _) => Ok(()),
+            (Some(sockets), Some(cpus)) if sockets > 0 && cpus % sockets == 0 => Ok(()),
+            _ => Err("sockets: needs cpus, and cpus must be a multiple of it".into()),
+        }
     }
 
     fn check_throttle(&self) -> Result<(), String> {
@@ -481,6 +492,7 @@ metrics = [{ name = "work", path = "work_per_s", better = "higher" }]
             ("on_us = 7000", "on_us = 70", "below 800"),
             ("arms = [\"eevdf\", \"tandem\"]", "arms = [\"eevdf\", \"mine\"]", "mine"),
             ("mode = \"nested\"", "mode = \"single\"", "has no [[vm]]"),
+            ("title = \"t\"", "title = \"t\"\ncpus = 3\nsockets = 2", "multiple"),
             ("title = \"t\"", "title = \"t\"\ncolour = 1", "line 4"),
             ("better = \"higher\"", "better = \"more\"", "line 16"),
             ("argv = [\"tandem-kit\", \"spin\"]", "", "either argv or script"),

@@ -55,14 +55,24 @@ pub struct Machine {
     pub link: Link,
 }
 
+/// What a host has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// CPUs.
+    pub cpus: usize,
+    /// Sockets on which they lie, each with a last-level cache of its own; a divisor of `cpus`.
+    pub sockets: usize,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+}
+
 impl Machine {
-    /// Boots a host with `cpus` CPUs; its agent has answered when this returns.
+    /// Boots a host; its agent has answered when this returns.
     pub fn boot(
         parts: &Parts,
         initrd: &Path,
         work: &Path,
-        cpus: usize,
-        memory_mib: u32,
+        size: Size,
         accel: Accel,
     ) -> Result<Self, LabError> {
         // The cache's path may be longer than the 107 bytes that the address of a socket has room for.
@@ -85,7 +95,8 @@ impl Machine {
         };
         command
             .args(["-name", "host,debug-threads=on", "-M", "q35", "-accel", accel_arg, "-cpu", cpu])
-            .args(["-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")])
+            .args(["-smp", &format!("{},sockets={}", size.cpus, size.sockets)])
+            .args(["-m", &format!("{}M", size.memory_mib)])
             .args(["-display", "none", "-nodefaults", "-no-user-config", "-no-reboot", "-serial", "stdio"])
             .arg("-kernel")
             .arg(&parts.vmlinux)

@@ -4,7 +4,7 @@ use crate::contention::Contenders;
 use crate::experiment::{Experiment, Mode};
 use crate::fetch::Parts;
 use crate::image::{self, Images};
-use crate::machine::{Accel, Machine};
+use crate::machine::{Accel, Machine, Size};
 use crate::progress::Progress;
 use crate::LabError;
 use std::path::Path;
@@ -47,7 +47,8 @@ impl Session {
         let cpus = experiment.cpus.unwrap_or(cores + 1);
         let initrd = initrd(images, work, experiment.mode)?;
         progress.step("booting the host");
-        let mut machine = Machine::boot(parts, &initrd, work, cpus, 3072, accel)?;
+        let size = Size { cpus, sockets: experiment.sockets.unwrap_or(1), memory_mib: 3072 };
+        let mut machine = Machine::boot(parts, &initrd, work, size, accel)?;
         for module in ["irqbypass", "kvm"].iter().filter(|_| experiment.mode == Mode::Nested) {
             insert_module(&mut machine, module)?;
         }

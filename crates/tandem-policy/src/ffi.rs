@@ -48,6 +48,9 @@ pub mod safe {
         wakeup_preempts(wakee_deadline: u64, curr_deadline: u64, curr_ran_ns: u64) -> bool;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;
         push_gains(from: u32, to: u32) -> bool;
+        place_drain_ns(work_ns: u64, share: u32) -> u64;
+        move_cost_ns(far: bool) -> u64;
+        far_excess(excess: u64, heavy_weight: u64) -> u64;
     }
 
     pub fn vcap_busy(model: &mut vcpu_model, now_ns: u64, elapsed_ns: u64, stolen_ns: u64) -> u32 {

@@ -51,5 +51,7 @@ pub mod vcap {
 
 /// Where a task should run (`policy/place.h`).
 pub mod place {
-    pub use crate::ffi::safe::{place_cost_ns, pull_helps, push_gains};
+    pub use crate::ffi::safe::{
+        far_excess, move_cost_ns, place_cost_ns, place_drain_ns, pull_helps, push_gains,
+    };
 }

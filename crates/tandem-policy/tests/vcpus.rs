@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 
 use proptest::prelude::*;
-use tandem_policy::{place::*, place_view, pull_view, vcap::*, vcpu_model, SCALE};
+use tandem_policy::{balance::*, place::*, place_view, pull_view, vcap::*, vcpu_model, SCALE, UNIT};
 
 const MS: u64 = 1_000_000;
 
@@ -135,7 +135,9 @@ fn equal_vcpus_always_share_waiting_work_and_weak_ones_leave_short_work() {
         from_share: 1024,
         to_share: 1000,
         source_burst_ns: 0,
+        drain_ns: 0,
         source_inactive: false,
+        far: false,
     };
     assert!(pull_helps(&pull));
     pull.to_share = 300;
@@ -144,6 +146,38 @@ fn equal_vcpus_always_share_waiting_work_and_weak_ones_leave_short_work() {
     assert!(pull_helps(&pull));
     pull = pull_view { source_inactive: false, source_burst_ns: 40 * MS, ..pull };
     assert!(pull_helps(&pull));
+}
+
+#[test]
+fn work_crosses_caches_only_where_that_saves_more_than_it_costs() {
+    let pull = |drain_us: u64, far, source_inactive| {
+        let share = 1024;
+        let drain_ns = place_drain_ns(drain_us * 1000, share);
+        pull_helps(&pull_view {
+            waiting: 1,
+            from_share: share,
+            to_share: share,
+            source_burst_ns: 0,
+            drain_ns,
+            source_inactive,
+            far,
+        })
+    };
+    assert!(!pull(300, true, false), "a pipeline's stages stay together");
+    assert!(pull(32_000, true, false), "who waits for a hog does not");
+    assert!(pull(300, true, true), "nor for a vCPU that is away");
+    assert!(pull(300, false, false), "within a cache whoever is idle takes");
+    assert!(move_cost_ns(true) > move_cost_ns(false));
+}
+
+#[test]
+fn some_imbalance_may_stay_between_caches() {
+    assert_eq!(far_excess(10, 100), 0);
+    // Three equal tasks on two caches are shared in turns as on one.
+    let excess = far_excess(excess_weight(2 * UNIT, 1024, UNIT, 1024), 2 * UNIT);
+    assert!(excess > 0 && !move_improves(UNIT, excess));
+    let excess = far_excess(excess_weight(3 * UNIT, 1024, UNIT, 1024), 3 * UNIT);
+    assert!(move_improves(UNIT, excess));
 }
 
 proptest! {
@@ -168,7 +202,7 @@ proptest! {
 
     #[test]
     fn no_waiting_task_no_pull(from in 0u32..=1024, to in 0u32..=1024, burst in any::<u64>(), inactive in any::<bool>()) {
-        let pull = pull_view { waiting: 0, from_share: from, to_share: to, source_burst_ns: burst, source_inactive: inactive };
+        let pull = pull_view { waiting: 0, from_share: from, to_share: to, source_burst_ns: burst, drain_ns: u64::MAX, source_inactive: inactive, far: inactive };
         prop_assert!(!pull_helps(&pull));
     }
 
