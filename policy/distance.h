@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * What it costs a task to go on elsewhere: nothing but a cold core within the
- * domain of a last-level cache (LLC), its whole working set beyond it.
+ * domain of a last-level cache (LLC), its whole working set beyond it; and what
+ * a vCPU is worth that shares its core, or its hardware thread, with others.
  */
 #ifndef TANDEM_POLICY_DISTANCE_H
 #define TANDEM_POLICY_DISTANCE_H
@@ -36,6 +37,20 @@ POLICY bool worth_going_far(u64 drain_ns)
 POLICY u64 far_excess(u64 excess, u64 heavy_weight)
 {
 	return excess <= heavy_weight / 8 ? 0 : excess - excess / 4;
+}
+
+/* What a hardware thread gets of its core while a sibling works there, too (share of SMT gains: a quarter). */
+#define TANDEM_SMT_NUM 5U
+#define TANDEM_SMT_DEN 8U
+
+/*
+ * Share of a vCPU that has neighbours: those stacked with it on one hardware
+ * thread take turns with it, threads of the same core slow it down.
+ */
+POLICY u32 crowded_share(u32 share, u32 stacked_busy, u32 siblings_busy)
+{
+	share /= stacked_busy + 1;
+	return siblings_busy ? share * TANDEM_SMT_NUM / TANDEM_SMT_DEN : share;
 }
 
 #endif

@@ -36,6 +36,10 @@
 #define TANDEM_EFFECTIVE_MAX (1ULL << 38)
 #define TANDEM_REQUEST_NS (3 * NSEC_PER_MSEC_)
 #define TANDEM_REQUEST_MIN_NS (500 * NSEC_PER_USEC_)
+/* Of a task that sleeps again soon. */
+#define TANDEM_REQUEST_SHORT_NS (100 * NSEC_PER_USEC_)
+/* Who has run for this long since it last slept will not sleep soon. */
+#define TANDEM_LONG_BURST_NS (8 * NSEC_PER_MSEC_)
 /* A running task is not preempted by a wake-up before it ran this long. */
 #define TANDEM_MIN_RUN_NS (700 * NSEC_PER_USEC_)
 #define TANDEM_TICK_NS (4 * NSEC_PER_MSEC_)
@@ -90,6 +94,16 @@ POLICY u64 request_ns(u64 base_ns, u64 weight, u64 queue_weight, u32 queue_tasks
 	return max_u64(base_ns * ((weight << 10) / mean) >> 10, min_u64(base_ns, TANDEM_REQUEST_MIN_NS));
 }
 
+/*
+ * What the deadline of a task that wakes is for: what it usually needs until
+ * it sleeps again, and a margin. Who needs less is served sooner (the point of
+ * requests in EEVDF) and gets no more for it: run time is charged all the same.
+ */
+POLICY u64 wake_request_ns(u64 base_ns, u64 mean_burst_ns)
+{
+	return min_u64(base_ns, max_u64(2 * min_u64(mean_burst_ns, 1ULL << 40), TANDEM_REQUEST_SHORT_NS));
+}
+
 /* Distance of the deadline from v. */
 POLICY u64 deadline_distance(u64 remaining_ns, u64 weight, u64 base_ns)
 {
@@ -116,24 +130,20 @@ POLICY s64 lag_of(u64 clock, u64 v, u64 weight, u64 request)
 }
 
 /*
- * Virtual time with which a task joins a queue of total weight `queue_weight`
- * whose clock shows V. Lag is inflated by (W + w) / W as with PLACE_LAG in the
- * kernel, at most twofold: beside much lighter tasks a small credit would
- * otherwise become a long one. Short sleepers live on it: without, the median
- * wake-up of a message storm takes five times as long.
- * On an empty queue nobody owes anybody anything.
+ * Virtual time with which a task joins a queue whose clock shows V. Lag is not
+ * inflated as with PLACE_LAG in the kernel: there V is the mean of those in
+ * the queue and moves towards whoever joins; here it does not, and whoever
+ * sleeps often would get a new credit each time. (Measured: one in a hundred
+ * wake-ups of a message storm took 2.4 ms instead of 0.6, some 300 ms.)
  */
-POLICY u64 v_on_join(u64 clock, s64 lag, u64 request, u64 weight, u64 queue_weight)
+POLICY u64 v_on_join(u64 clock, s64 lag, u64 request, u64 weight)
 {
 	s64 limit = lag_limit(request);
 	u64 size;
 
-	if (!queue_weight)
-		return clock;
 	lag = clamp_s64(lag, -limit, limit);
 	/* Signed division is not available in BPF: work on the magnitude. */
-	size = lag < 0 ? (u64)-lag : (u64)lag;
-	size = virtual_ns(size, weight) + virtual_ns(size, max_u64(queue_weight, weight));
+	size = virtual_ns(lag < 0 ? (u64)-lag : (u64)lag, weight);
 	return lag < 0 ? clock + size : clock - size;
 }
 
@@ -161,8 +171,7 @@ POLICY u64 clock_anchored(u64 clock, u64 picked_v, u64 request, u64 weight, u64 
  */
 POLICY u64 v_reweighted(u64 clock, u64 v, u64 old_weight, u64 new_weight, u64 request)
 {
-	/* It does not join anything: beside somebody infinitely heavy there is no inflation. */
-	return v_on_join(clock, lag_of(clock, v, old_weight, request), request, new_weight, 1ULL << 62);
+	return v_on_join(clock, lag_of(clock, v, old_weight, request), request, new_weight);
 }
 
 /*
@@ -190,10 +199,17 @@ POLICY bool waits_too_long(u64 ahead_ns, u64 queue_weight, u64 watchdog_ns)
 	return real_ns(ahead_ns, queue_weight) > watchdog_ns / 8;
 }
 
-/* Does a waking task take the CPU from the one that runs? */
-POLICY bool wakeup_preempts(u64 wakee_deadline, u64 curr_deadline, u64 curr_ran_ns)
+/*
+ * Does a waking task take the CPU from the one that runs? Not before that has
+ * run for a moment, unless it has had more than its share (`curr_lead`: how far
+ * it is ahead of V; EEVDF calls it not eligible) and will not soon sleep by
+ * itself (`curr_burst_ns`: what it has run since it last did).
+ */
+POLICY bool wakeup_preempts(u64 wakee_deadline, u64 curr_deadline, s64 curr_lead, u64 curr_ran_ns, u64 curr_burst_ns)
 {
-	return curr_ran_ns >= TANDEM_MIN_RUN_NS && time_before_ns(wakee_deadline, curr_deadline);
+	if (!time_before_ns(wakee_deadline, curr_deadline))
+		return false;
+	return curr_ran_ns >= TANDEM_MIN_RUN_NS || (curr_lead > 0 && curr_burst_ns >= TANDEM_LONG_BURST_NS);
 }
 
 /*

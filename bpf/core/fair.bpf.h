@@ -14,9 +14,6 @@
 #include "quota.bpf.h"
 #include "steal.bpf.h"
 
-/* For v_on_join(): a queue beside which the task is nothing. */
-#define NOT_INFLATED (1ULL << 62)
-
 /* A new request. */
 static __always_inline void renew_request(struct task_state *t, struct cpu_state *c)
 {
@@ -25,6 +22,17 @@ static __always_inline void renew_request(struct task_state *t, struct cpu_state
 	t->request_ns = request_ns(t->base_ns, t->weight, c->weight[i], c->tasks[i]);
 	t->used_ns = 0;
 	t->deadline = t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
+}
+
+/*
+ * It has just woken up: its deadline is that of what it will need until it
+ * sleeps again. Its turn is not cut short if that takes a little longer.
+ */
+static __always_inline void expect_little(struct task_state *t)
+{
+	u64 expected = min_u64(t->request_ns, wake_request_ns(t->base_ns, t->mean_burst_ns));
+
+	t->deadline = t->v + deadline_distance(expected, t->weight, t->base_ns);
 }
 
 static __always_inline u64 remaining(const struct task_state *t)
@@ -74,6 +82,21 @@ static __always_inline u64 not_yet_charged(const struct cpu_state *c, u32 i, u64
 static __always_inline u64 clock_now(const struct cpu_state *c, u32 i, u64 now)
 {
 	return c->clock[i] + not_yet_charged(c, i, now);
+}
+
+/* How far the task that runs is ahead of V: what it has had more than its share, at its weight. */
+static __always_inline s64 curr_lead(const struct cpu_state *c, u64 now)
+{
+	u64 uncharged = c->curr_charged_at_ns ? sub_floor_u64(now, c->curr_charged_at_ns) : 0;
+
+	return (s64)(c->curr_v + virtual_ns(min_u64(uncharged, TANDEM_TICK_NS), c->curr_weight) -
+		     clock_now(c, class_index(c->curr_class), now));
+}
+
+/* What it has run since it last slept. */
+static __always_inline u64 curr_burst(const struct cpu_state *c, u64 now)
+{
+	return c->curr_burst_ns + (c->curr_charged_at_ns ? sub_floor_u64(now, c->curr_charged_at_ns) : 0);
 }
 
 static __always_inline u64 pace_now(const struct cpu_state *c, u64 now)
@@ -126,8 +149,8 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	clock = clock_now(c, i, now);
 	if (t->left_cpu == cpu)
 		t->lag = lag_after_sleep(t->lag, (s64)(clock - t->left_clock), t->weight);
-	/* Who comes from another queue, not from sleep, takes its lag along as it is. */
-	t->v = v_on_join(clock, t->lag, t->request_ns, t->weight, moved && c->weight[i] ? NOT_INFLATED : c->weight[i]);
+	/* On an empty queue nobody owes anybody anything. */
+	t->v = c->weight[i] ? v_on_join(clock, t->lag, t->request_ns, t->weight) : clock;
 	t->lag = 0;
 	t->queue_cpu = cpu;
 	__sync_fetch_and_add(&c->weight[i], t->weight);
@@ -135,6 +158,8 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	count_hog(t, c, now);
 	book_work(t, c);
 	renew_request(t, c);
+	if (!custom && !t->burst_ns && !k_is_batch(p))
+		expect_little(t);
 }
 
 static __always_inline void leave(struct task_state *t, u64 now)
@@ -228,6 +253,7 @@ static __always_inline void charge(struct task_state *t, struct cpu_state *c, s3
 	if (t->class == CLASS_NORMAL)
 		c->pace += progress;
 	c->curr_charged_at_ns = now;
+	c->curr_v = t->v;
 	c->curr_burst_ns = t->burst_ns;
 	if (nr_limits)
 		quota_charge(t->group, service);

@@ -46,7 +46,12 @@ enum counter {
 /* Where a CPU is in the machine; numbers mean nothing but equality. */
 struct cpu_domain {
 	u32 llc;		/* CPUs that share a last-level cache */
+	s32 core_next;		/* next in the ring of those that share its core; itself: it shares it with nobody */
+	s32 stack_next;		/* next in the ring of those that share its hardware thread (stacked vCPUs) */
 };
+
+/* Most members of a ring that are looked at. */
+#define MAX_RING 8
 
 /* What a CPU sees of the others when it looks around (bpf/core/spread.bpf.h). */
 struct surroundings {
@@ -77,6 +82,8 @@ struct cpu_state {
 	u64 queued_work_ns;	/* sum of their mean run times (atomic, any CPU) */
 
 	u64 curr_deadline;
+	u64 curr_v;		/* up to curr_charged_at_ns */
+	u64 curr_weight;
 	u64 curr_since_ns;
 	u64 curr_charged_at_ns;	/* V is exact up to here; 0: nobody runs */
 	u64 curr_burst_ns;	/* run time of the current task since it last slept */

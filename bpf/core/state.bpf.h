@@ -73,6 +73,9 @@ struct {
 /* Last-level caches; with one, distances do not matter. Written by the daemon. */
 u32 nr_llcs = 1;
 
+/* Some CPUs share a core or a hardware thread, others do not: it matters which one is taken. Likewise. */
+u32 uneven_cores;
+
 /* Groups with a quota, and how often that set has changed. */
 u32 nr_limits;
 u32 limits_generation;
@@ -93,10 +96,16 @@ static __always_inline struct cpu_state *cpu_state(s32 cpu)
 	return bpf_map_lookup_elem(&cpus, &key);
 }
 
-static __always_inline u32 llc_of(s32 cpu)
+static __always_inline struct cpu_domain *domain_of(s32 cpu)
 {
 	u32 key = cpu;
-	struct cpu_domain *d = bpf_map_lookup_elem(&domains, &key);
+
+	return bpf_map_lookup_elem(&domains, &key);
+}
+
+static __always_inline u32 llc_of(s32 cpu)
+{
+	struct cpu_domain *d = domain_of(cpu);
 
 	return d ? d->llc : 0;
 }

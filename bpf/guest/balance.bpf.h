@@ -37,14 +37,15 @@ static __noinline bool take_orphan(s32 cpu)
 }
 
 /* Would `cpu`, idle, take a task that waits for `from`? */
-static __always_inline bool would_take(struct cpu_state *c, struct cpu_state *from, s32 from_cpu, u32 waiting, bool far, u64 now)
+static __always_inline bool would_take(struct cpu_state *c, s32 cpu, struct cpu_state *from, s32 from_cpu, u32 waiting,
+				       bool far, u64 now)
 {
 	struct pull_view view = {
 		.drain_ns = far ? place_drain_ns(from->queued_work_ns, capacity(from, now)) : 0,
 		.far = far,
 		.waiting = waiting,
 		.from_share = capacity(from, now),
-		.to_share = capacity(c, now),
+		.to_share = capacity_beside(c, cpu, now),
 		.source_burst_ns = from->curr_class == CLASS_NORMAL ? from->curr_burst_ns : 0,
 		.source_inactive = off_pcpu(from_cpu, from, now),
 	};
@@ -75,7 +76,7 @@ static __noinline s32 helper_for(struct task_struct *p, s32 from_cpu)
 		far = far_apart(from_cpu, i);
 		if (far && distant >= 0)
 			continue;
-		if (!would_take(c, from, from_cpu, waiting_normal(from_cpu, from), far, now))
+		if (!would_take(c, i, from, from_cpu, waiting_normal(from_cpu, from), far, now))
 			continue;
 		if (!far)
 			return i;
@@ -108,7 +109,7 @@ static __noinline bool take_normal_at(s32 cpu, bool rescue_only, bool far)
 		inactive = off_pcpu(from, c, now);
 		if (rescue_only && !inactive)
 			continue;
-		if (!would_take(own, c, from, waiting, far, now)) {
+		if (!would_take(own, cpu, c, from, waiting, far, now)) {
 			count(own, CNT_DECLINED);
 			continue;
 		}

@@ -15,7 +15,8 @@
  *
  * On equal, undisturbed vCPUs it is an ordinary fair scheduler (virtual
  * deadlines, policy/eevdf.h) with the kernel's own idle selection; the cost
- * model is looked at only while some vCPU is contended.
+ * model is looked at only while some vCPU is contended, or where it was probed
+ * that some share a core or a hardware thread that others do not.
  *
  * Invariants. Waiting tasks sit in per-vCPU user queues; a local queue holds
  * at most the task that runs next. A task is charged for the time it ran, not
@@ -50,7 +51,7 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	bool idle = false;
 	s32 cpu;
 
-	if (contended && t) {
+	if ((contended || uneven_cores) && t) {
 		cpu = cheapest_cpu(p, t, prev_cpu);
 		idle = scx_bpf_test_and_clear_cpu_idle(cpu);
 		if (cpu != prev_cpu) {
@@ -84,7 +85,7 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 static __always_inline void announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
 				     u64 enq_flags)
 {
-	u64 now = k_now();
+	u64 now = k_now(), burst, deadline;
 	s32 idle;
 
 	if (is_idle(c)) {
@@ -97,14 +98,19 @@ static __always_inline void announce(struct task_struct *p, struct task_state *t
 	}
 	if (!k_is_pinned(p)) {
 		/* Somebody idle may take it over; whether that is wise is decided there. */
-		idle = uneven || nr_llcs > 1 ? helper_for(p, cpu) : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		idle = uneven || uneven_cores || nr_llcs > 1 ? helper_for(p, cpu) : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 		if (idle >= 0 && idle != cpu) {
 			k_kick_idle(idle);
 			return;
 		}
 	}
-	if ((enq_flags & SCX_ENQ_WAKEUP) && t->class == c->curr_class && !k_is_batch(p) &&
-	    wakeup_preempts(t->deadline, c->curr_deadline, sub_floor_u64(now, c->curr_since_ns))) {
+	if (!(enq_flags & SCX_ENQ_WAKEUP) || t->class != c->curr_class || k_is_batch(p))
+		return;
+	/* Those who all sleep soon shall not interrupt each other for being a little shorter. */
+	burst = curr_burst(c, now);
+	deadline = burst >= TANDEM_LONG_BURST_NS ? t->deadline : t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
+	if (wakeup_preempts(deadline, c->curr_deadline, curr_lead(c, now), sub_floor_u64(now, c->curr_since_ns),
+			    burst)) {
 		count(c, CNT_PREEMPTED);
 		k_kick_preempt(cpu);
 	}
@@ -255,7 +261,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	s32 cpu = scx_bpf_task_cpu(p), target;
 	struct task_state *t = task_state(p);
 	struct cpu_state *c = cpu_state(cpu);
-	u64 now = k_now();
+	u64 now = k_now(), first;
 	bool company;
 
 	if (!t || !c)
@@ -276,6 +282,11 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 			k_set_slice(p, 0);
 		return;
 	}
+	if (company && now - c->curr_since_ns >= TANDEM_MIN_RUN_NS && k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) &&
+	    time_before_ns(first, t->deadline)) {
+		k_set_slice(p, 0);
+		return;
+	}
 	company = company || k_waiting(queue_of(cpu, CLASS_BEST_EFFORT));
 	if (t->used_ns >= t->request_ns) {
 		if (company) {
@@ -293,7 +304,9 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 		end_turn_at(c, cpu, now + remaining(t), now);
 	}
 	/* Nothing can be much stronger than a vCPU that is nearly whole. */
-	if (!uneven || !push_gains(capacity(c, now), TANDEM_SCALE) || k_is_pinned(p) || now - t->pushed_at_ns < TANDEM_PUSH_REST_NS)
+	if (!(uneven || uneven_cores) || !push_gains(capacity_beside(c, cpu, now), TANDEM_SCALE))
+		return;
+	if (k_is_pinned(p) || now - t->pushed_at_ns < TANDEM_PUSH_REST_NS)
 		return;
 	target = stronger_idle_cpu(p, cpu);
 	if (target < 0)
@@ -348,6 +361,8 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	c->curr_deadline = t->deadline;
 	c->curr_since_ns = now;
 	c->curr_charged_at_ns = now;
+	c->curr_v = t->v;
+	c->curr_weight = t->weight;
 	c->curr_burst_ns = t->burst_ns;
 	quota_running(t, true);
 	/* Without timers the slice that it was queued with will do: ticks are all that looks at it. */

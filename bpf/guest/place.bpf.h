@@ -10,7 +10,7 @@ static __always_inline u64 cost_of(struct cpu_state *c, s32 cpu, u64 work_ns, u6
 	struct place_view view = {
 		.queued_work_ns = c->queued_work_ns,
 		.inactive_mean_ns = vcap_fresh(&c->model, now) ? c->model.inactive_mean_ns : 0,
-		.share = capacity(c, now),
+		.share = capacity_beside(c, cpu, now),
 		.idle = is_idle(c) || c->curr_class == CLASS_BEST_EFFORT,
 	};
 
@@ -58,7 +58,7 @@ static __noinline s32 stronger_idle_cpu(struct task_struct *p, s32 cpu)
 
 	if (!own || !p)
 		return -1;
-	best_cap = capacity(own, now);
+	best_cap = capacity_beside(own, cpu, now);
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 		u32 cap;
@@ -67,7 +67,7 @@ static __noinline s32 stronger_idle_cpu(struct task_struct *p, s32 cpu)
 			continue;
 		if (!is_idle(c) && c->curr_class != CLASS_BEST_EFFORT)
 			continue;
-		cap = capacity(c, now);
+		cap = capacity_beside(c, i, now);
 		if (push_gains(best_cap, cap) && !k_waiting(queue_of(i, CLASS_NORMAL))) {
 			best_cap = cap;
 			best = i;

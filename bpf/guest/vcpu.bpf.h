@@ -28,6 +28,37 @@ static __always_inline u32 capacity(const struct cpu_state *c, u64 now)
 	return vcap_effective(&c->model, now);
 }
 
+/* How many others of a ring run normal tasks. */
+COLD int busy_in_ring(s32 cpu, bool stack)
+{
+	struct cpu_domain *d = domain_of(cpu);
+	s32 at = cpu;
+	u32 busy = 0, i;
+
+	bpf_for(i, 0, MAX_RING) {
+		struct cpu_state *c;
+
+		if (!d)
+			break;
+		at = stack ? d->stack_next : d->core_next;
+		if (at == cpu)
+			break;
+		c = cpu_state(at);
+		if (c && c->online && c->curr_class == CLASS_NORMAL)
+			busy++;
+		d = domain_of(at);
+	}
+	return busy;
+}
+
+/* What a task would get of a vCPU beside those that run on the same core or hardware thread. */
+static __always_inline u32 capacity_beside(const struct cpu_state *c, s32 cpu, u64 now)
+{
+	u32 share = capacity(c, now);
+
+	return uneven_cores ? crowded_share(share, busy_in_ring(cpu, true), busy_in_ring(cpu, false)) : share;
+}
+
 /* Recompute the summary; at most once per window and vCPU. */
 static __noinline void summarise(u64 now)
 {

@@ -53,6 +53,8 @@ pub enum Target {
     MeanRatioAtLeast(f64),
     /// The median ratio is worse than 1 by no more than this fraction, in the metric's own direction.
     NotWorseBy(f64),
+    /// The arm's median is worse than that of the best other arm, the baseline apart, by no more than this fraction.
+    NotWorseThanRivalsBy(f64),
     /// A statistic of the arm's samples is at least `value`.
     AtLeast {
         /// Bound.

@@ -84,6 +84,16 @@ fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str) -> Judgement {
             }),
             ratio_figure(""),
         ),
+        Target::NotWorseThanRivalsBy(margin) => match best_rival(metric, &claim.arm, baseline) {
+            Some((name, best, own)) => met(
+                match metric.better {
+                    Better::Higher => own >= best * (1.0 - margin),
+                    Better::Lower => own <= best * (1.0 + margin),
+                },
+                format!("{own:.4} {unit}, {name} {best:.4} {unit}", unit = metric.unit),
+            ),
+            None => met(false, "no other arm".into()),
+        },
         Target::AtLeast { value, of } => {
             met(statistic(metric, &claim.arm, of).is_some_and(|x| x >= value), range(metric, &claim.arm))
         }
@@ -107,6 +117,22 @@ fn mean_ratio(metric: &Metric, arm: &str, baseline: &str) -> Option<f64> {
     };
     let base = mean(baseline).filter(|base| *base > 0.0)?;
     Some(mean(arm)? / base)
+}
+
+/// The best arm that is neither this one nor the baseline, its median, and this one's.
+fn best_rival<'a>(metric: &'a Metric, arm: &str, baseline: &str) -> Option<(&'a str, f64, f64)> {
+    let own = statistic(metric, arm, Statistic::Median)?;
+    let medians = metric
+        .samples
+        .keys()
+        .map(String::as_str)
+        .filter(|name| *name != arm && *name != baseline)
+        .filter_map(|name| statistic(metric, name, Statistic::Median).map(|median| (name, median)));
+    let best = match metric.better {
+        Better::Higher => medians.max_by(|a, b| a.1.total_cmp(&b.1)),
+        Better::Lower => medians.min_by(|a, b| a.1.total_cmp(&b.1)),
+    };
+    best.map(|(name, median)| (name, median, own))
 }
 
 fn statistic(metric: &Metric, arm: &str, of: Statistic) -> Option<f64> {
@@ -162,6 +188,19 @@ mod tests {
             assert_eq!(judge(&claim(target), Some(good)).standing, Standing::Holds, "{target:?}");
             assert_eq!(judge(&claim(target), Some(bad)).standing, Standing::Missed, "{target:?}");
         }
+    }
+
+    #[test]
+    fn rivals_are_all_but_the_baseline() {
+        let mut result = ExperimentResult::new("x", Evidence::Kernel, "a", &["a", "b", "c"], 1);
+        let metric = result.metric_mut("p95", "us", Better::Lower);
+        for (arm, value) in [("a", 1.0), ("b", 10.2), ("c", 10.0)] {
+            metric.push(arm, value);
+        }
+        let judged = |margin| judge(&claim(Target::NotWorseThanRivalsBy(margin)), Some(&result));
+        assert_eq!(judged(0.03).standing, Standing::Holds);
+        assert_eq!(judged(0.01).standing, Standing::Missed);
+        assert_eq!(judged(0.01).figure, "10.2000 us, c 10.0000 us");
     }
 
     #[test]

@@ -59,6 +59,9 @@ fn target(target: Target) -> String {
         Target::RatioAtLeast(bound) => format!("ratio at least {bound}"),
         Target::MeanRatioAtLeast(bound) => format!("ratio of means at least {bound}"),
         Target::NotWorseBy(margin) => format!("not worse by more than {} %", margin * 100.0),
+        Target::NotWorseThanRivalsBy(margin) => {
+            format!("not worse than the best other scheduler by more than {} %", margin * 100.0)
+        }
         Target::AtLeast { value, of } => format!("{of:?} at least {value}").to_lowercase(),
         Target::AtMost { value, of } => format!("{of:?} at most {value}").to_lowercase(),
         Target::Shown {} => "shown".into(),

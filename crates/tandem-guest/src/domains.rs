@@ -1,61 +1,138 @@
-//! Which CPUs share a last-level cache, as the scheduler is told.
+//! Which CPUs share a cache, a core or a hardware thread, as the scheduler is told.
 
 use crate::bpf::{intf, BpfSkel};
 use crate::GuestError;
 use libbpf_rs::{MapCore, MapFlags};
 use tandem_probe::kernel::KernelView;
+use tandem_probe::vtop::topology::{Shares, Topology};
 
 /// What the kernel knows of CPUs.
 const SYSFS_CPU: &str = "/sys/devices/system/cpu";
+/// Measurements that contradict each other more than this are no basis for anything.
+const LEAST_AGREEMENT: f64 = 0.8;
 
-/// The number of each CPU's cache; numbers mean nothing but equality.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What each CPU shares with which others.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Domains {
+    /// Number of each CPU's cache; numbers mean nothing but equality.
     llc: Vec<u32>,
-    count: u32,
+    caches: u32,
+    /// Next in the ring of those on the same core, and on the same hardware thread; itself: alone.
+    core_next: Vec<usize>,
+    stack_next: Vec<usize>,
+    uneven_cores: bool,
+    probed: bool,
 }
 
 impl Domains {
-    /// Groups of CPUs, each with a cache of its own; CPUs in none of them are taken to share the first one's.
-    pub fn new(nr_cpus: usize, groups: &[Vec<usize>]) -> Self {
-        let number = |cpu| groups.iter().position(|group| group.contains(&cpu)).unwrap_or(0) as u32;
-        Self { llc: (0..nr_cpus).map(number).collect(), count: groups.len().max(1) as u32 }
+    fn new(nr_cpus: usize, caches: &[Vec<usize>], cores: &[Vec<usize>], stacks: &[Vec<usize>]) -> Self {
+        // CPUs in no group are taken to share the first one's cache.
+        let number = |cpu| caches.iter().position(|group| group.contains(&cpu)).unwrap_or(0) as u32;
+        let apart = |groups: &[Vec<usize>]| groups.len() > 1 && groups.iter().any(|group| group.len() > 1);
+        Self {
+            llc: (0..nr_cpus).map(number).collect(),
+            caches: caches.len().max(1) as u32,
+            core_next: ring(nr_cpus, cores),
+            stack_next: ring(nr_cpus, stacks),
+            uneven_cores: apart(cores) || apart(stacks),
+            probed: false,
+        }
     }
 
-    /// As the kernel has them. Where it knows of no caches, all CPUs share one.
+    /// As the kernel has them. Where it knows of no caches, all CPUs share one. Cores are left to the kernel's own
+    /// idle selection, which knows as much of them.
     pub fn of_the_kernel(nr_cpus: usize, online: &[usize]) -> Self {
-        Self::new(nr_cpus, &KernelView::read(SYSFS_CPU.as_ref(), online).caches)
+        Self::new(nr_cpus, &KernelView::read(SYSFS_CPU.as_ref(), online).caches, &[], &[])
     }
 
-    /// How many caches there are.
-    pub fn count(&self) -> u32 {
-        self.count
+    /// As probed; none: the probe leaves too much open.
+    pub fn of_topology(nr_cpus: usize, topology: &Topology) -> Option<Self> {
+        if !topology.unknown.is_empty() || topology.agreement < LEAST_AGREEMENT {
+            return None;
+        }
+        let groups = |shares| topology.groups(shares);
+        let domains = Self::new(nr_cpus, groups(Shares::Cache), groups(Shares::Core), groups(Shares::Thread));
+        Some(Self { probed: true, ..domains })
+    }
+
+    /// In one line, for the log.
+    pub fn in_words(&self) -> String {
+        let alone = |next: &[usize]| next.iter().enumerate().filter(|(cpu, next)| cpu != *next).count();
+        format!(
+            "last-level caches: {}, CPUs that share a core: {}, a hardware thread: {} ({})",
+            self.caches,
+            alone(&self.core_next),
+            alone(&self.stack_next),
+            if self.probed { "as probed" } else { "as the kernel has them" }
+        )
     }
 
     /// Tells the scheduler, which may be running.
     pub(crate) fn install(&self, skel: &mut BpfSkel<'_>) -> Result<(), GuestError> {
-        for (cpu, llc) in self.llc.iter().enumerate() {
+        for cpu in 0..self.llc.len() {
             let mut record = vec![0u8; skel.maps.domains.value_size() as usize];
-            let at = std::mem::offset_of!(intf::cpu_domain, llc);
-            record[at..at + 4].copy_from_slice(&llc.to_ne_bytes());
+            let mut put = |at: usize, value: u32| record[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+            put(std::mem::offset_of!(intf::cpu_domain, llc), self.llc[cpu]);
+            put(std::mem::offset_of!(intf::cpu_domain, core_next), self.core_next[cpu] as u32);
+            put(std::mem::offset_of!(intf::cpu_domain, stack_next), self.stack_next[cpu] as u32);
             let key = (cpu as u32).to_ne_bytes();
             skel.maps.domains.update(&key, &record, MapFlags::ANY).map_err(GuestError::Map)?;
         }
-        if let Some(bss) = skel.maps.data_data.as_mut() {
-            bss.nr_llcs = self.count;
+        if let Some(data) = skel.maps.data_data.as_mut() {
+            data.nr_llcs = self.caches;
+        }
+        if let Some(bss) = skel.maps.bss_data.as_mut() {
+            bss.uneven_cores = u32::from(self.uneven_cores);
         }
         Ok(())
     }
 }
 
+/// The successor of each CPU in its group; itself where it is alone or in no group.
+fn ring(nr_cpus: usize, groups: &[Vec<usize>]) -> Vec<usize> {
+    let mut next: Vec<usize> = (0..nr_cpus).collect();
+    for group in groups {
+        for (i, cpu) in group.iter().enumerate() {
+            if let Some(slot) = next.get_mut(*cpu) {
+                *slot = group[(i + 1) % group.len()].min(nr_cpus.saturating_sub(1));
+            }
+        }
+    }
+    next
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tandem_probe::emulated::Emulated;
 
     #[test]
     fn cpus_of_a_group_share_a_number() {
-        let domains = Domains::new(5, &[vec![0, 2], vec![1, 3]]);
-        assert_eq!((domains.llc, domains.count), (vec![0, 1, 0, 1, 0], 2));
-        assert_eq!(Domains::new(2, &[]), Domains { llc: vec![0, 0], count: 1 });
+        let domains = Domains::new(5, &[vec![0, 2], vec![1, 3]], &[], &[]);
+        assert_eq!((domains.llc, domains.caches, domains.uneven_cores), (vec![0, 1, 0, 1, 0], 2, false));
+        assert_eq!(Domains::new(2, &[], &[], &[]).llc, [0, 0]);
+    }
+
+    #[test]
+    fn the_originals_machine() {
+        let (topology, _) = tandem_probe::vtop::full(&mut Emulated::rcvm(3), 2_000_000_000).unwrap();
+        let domains = Domains::of_topology(12, &topology).unwrap();
+        assert!(domains.uneven_cores && domains.probed);
+        assert_eq!(domains.core_next, [1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10]);
+        assert_eq!(domains.stack_next, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 10]);
+        assert!(domains.in_words().ends_with("(as probed)"));
+    }
+
+    #[test]
+    fn what_is_open_is_not_used() {
+        let (mut topology, _) = tandem_probe::vtop::full(&mut Emulated::rcvm(3), 2_000_000_000).unwrap();
+        topology.unknown.push((0, 3));
+        assert_eq!(Domains::of_topology(12, &topology), None);
+    }
+
+    #[test]
+    fn where_all_share_a_core_none_is_better() {
+        assert!(!Domains::new(2, &[vec![0, 1]], &[vec![0, 1]], &[]).uneven_cores);
+        assert!(Domains::new(3, &[], &[vec![0, 1], vec![2]], &[]).uneven_cores);
     }
 }

@@ -18,6 +18,7 @@ mod prober;
 pub mod scheduler;
 pub mod stats;
 mod sys;
+mod topology;
 
 pub use error::GuestError;
 pub use options::{Fault, GuestOptions};

@@ -7,6 +7,7 @@ use crate::model::{self, GroupFacts, VcpuFacts};
 use crate::options::{Fault, GuestOptions};
 use crate::prober::Prober;
 use crate::stats::{self, GuestStats};
+use crate::topology::TopologyKeeper;
 use crate::{preflight, sys, GuestError};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
 use scx_stats::prelude::*;
@@ -16,6 +17,9 @@ use std::time::{Duration, Instant};
 
 /// How often the daemon looks at estimates and at the scheduler's state.
 const STEP: Duration = Duration::from_millis(400);
+
+/// Where the topology is remembered.
+const TOPOLOGY_FILE: &str = "/run/tandem/topology.json";
 
 /// With -vv the verifier says how much it had to do for each program.
 const VERIFIER_STATISTICS: u32 = 4;
@@ -53,6 +57,7 @@ struct Running<'a> {
     link: Option<Link>,
     nr_cpus: usize,
     prober: Option<Prober>,
+    topology: Option<TopologyKeeper>,
     server: StatsServer<(), GuestStats>,
     exporter: Option<Exporter>,
 }
@@ -68,14 +73,15 @@ impl<'a> Running<'a> {
         domains.install(&mut skel)?;
         let link = scx_ops_attach!(skel, tandem_guest).map_err(GuestError::Load)?;
         let prober = options.probe.then(|| Prober::start(nr_cpus, &online)).transpose()?;
+        let topology =
+            options.probe.then(|| TopologyKeeper::start(nr_cpus, TOPOLOGY_FILE.into())).transpose()?;
         let server = StatsServer::new(stats::server_data()).launch().map_err(GuestError::Stats)?;
         log::info!(
-            "tandem guest scheduler loaded on {} of {nr_cpus} possible CPUs, last-level caches: {}, steal from {}",
+            "tandem guest scheduler loaded on {} of {nr_cpus} possible CPUs, steal from {}",
             online.len(),
-            domains.count(),
             if sys::kvm_steal_time() { "the KVM steal time page" } else { "the kernel's accounting" }
         );
-        Ok(Self { skel, link: Some(link), nr_cpus, prober, server, exporter })
+        Ok(Self { skel, link: Some(link), nr_cpus, prober, topology, server, exporter })
     }
 
     fn facts(&self) -> Result<Vec<VcpuFacts>, GuestError> {
@@ -114,6 +120,10 @@ impl<'a> Running<'a> {
             }
             let now = Instant::now();
             next_step = now + STEP;
+            if let Some(domains) = self.topology.as_ref().and_then(TopologyKeeper::news) {
+                log::info!("{}", domains.in_words());
+                domains.install(&mut self.skel)?;
+            }
             let facts = self.facts()?;
             if let Some(prober) = &mut self.prober {
                 prober.step(&facts, now);
@@ -138,6 +148,7 @@ impl<'a> Running<'a> {
     fn stop(&mut self) -> Result<UserExitInfo, GuestError> {
         // The probers first: they are tasks of this scheduler.
         self.prober = None;
+        self.topology = None;
         self.link = None;
         uei_report!(&self.skel, uei).map_err(GuestError::Ejected)
     }
@@ -174,6 +185,8 @@ fn load<'a>(
     open.maps.slice_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
     let ops = open.struct_ops.tandem_guest_mut();
     ops.exit_dump_len = options.exit_dump_len;
+    // Wake-ups of tasks on idle CPUs are finished there, not by whoever wakes. Older kernels have no such flag (0).
+    ops.flags |= *scx_utils::compat::SCX_OPS_ALLOW_QUEUED_WAKEUP;
     if options.partial {
         ops.flags |= *scx_utils::compat::SCX_OPS_SWITCH_PARTIAL;
     }

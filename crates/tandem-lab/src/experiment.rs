@@ -172,6 +172,28 @@ pub struct MetricSpec {
     pub better: Better,
     /// For a list of windows of progress: what to make of it.
     pub reduce: Option<Reduce>,
+    /// For a number that a program has estimated: the sample is how far it is from the host's own accounting.
+    pub against_host: Option<AgainstHost>,
+}
+
+/// What an estimate is compared with: the host's accounting of the same time, as far as the vCPU wanted to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgainstHost {
+    /// vCPU of the guest under test.
+    pub vcpu: usize,
+    /// What was estimated.
+    pub figure: HostFigure,
+}
+
+/// What the host knows of a vCPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostFigure {
+    /// Part of the time in which it ran, 0 to 1; the error is in percentage points.
+    Share,
+    /// Mean length of its absences, milliseconds; the error is in percent of it. Needs contention on its CPU.
+    AbsenceMs,
 }
 
 /// Figures of a list of windows. Speed is relative to that of another workload of this experiment

@@ -14,6 +14,9 @@ const QEMU: &[&str] = &["qemu-system-x86"];
 const PROGRAMS: &[&str] =
     &["rt-tests", "rt-app", "stress-ng", "sysbench", "nginx", "wrk", "redis-server", "redis-tools", "pbzip2"];
 
+/// Says that all parts are there; numbered, for what belongs to them changes.
+const DONE: &str = "parts-2.done";
+
 /// What the lab boots and runs.
 #[derive(Debug, Clone)]
 pub struct Parts {
@@ -37,7 +40,7 @@ pub struct Parts {
 /// A package or a tool is missing, or the disk is full.
 pub fn parts() -> Result<Parts, LabError> {
     let root = cache::dir()?;
-    let done = root.join("parts.done");
+    let done = root.join(DONE);
     if !done.exists() {
         let apt = Apt::new(&root, &[SUITE])?;
         progress::note("lab: fetching package lists");
@@ -45,7 +48,7 @@ pub fn parts() -> Result<Parts, LabError> {
         apt.unpack("QEMU", QEMU, &root.join("qemu"))?;
         apt.unpack("workload programs", PROGRAMS, &root.join("programs"))?;
         let release = newest_kernel(&apt)?;
-        let packages = [format!("linux-binary-{release}"), format!("linux-modules-{release}")];
+        let packages = ["binary", "modules", "base"].map(|part| format!("linux-{part}-{release}"));
         apt.unpack_exactly(&format!("kernel {release}"), &packages, &root.join("kernel"))?;
         extract_vmlinux(&root.join("kernel"), &release, &root.join("vmlinux"))?;
         fs::write(&done, &release).map_err(LabError::io("write", &done))?;

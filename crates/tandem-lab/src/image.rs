@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Raised whenever the content of base images changes.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 const BUSYBOX: &str = "/usr/bin/busybox";
 /// Commands that scripts of experiments may use.
 const APPLETS: &str = "[ awk basename cat chmod chrt cmp cp cut date dd dirname dmesg echo env expr false find free \
@@ -67,6 +67,9 @@ pub fn base_images(parts: &Parts) -> Result<Images, LabError> {
                     &format!("usr/bin/{}", base_name(program)),
                 )?;
             }
+            // Programs with BPF in them look here for how the kernel was built.
+            let config = format!("boot/config-{}", parts.kernel_release);
+            add(archive, &parts.modules.join("config"), &config, false)?;
             modules(archive, parts, GUEST_MODULES)
         })?;
     }

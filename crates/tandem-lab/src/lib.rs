@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod error;
 pub mod experiment;
 pub mod fetch;
+mod host_truth;
 mod image;
 pub mod kernels;
 mod link;

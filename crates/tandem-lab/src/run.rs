@@ -2,6 +2,7 @@
 
 use crate::contention::{self, Delivered, Truth};
 use crate::experiment::{Background, Experiment, Mode, Workload, KERNEL_ARM};
+use crate::host_truth::HostTruth;
 use crate::lock::MachineLock;
 use crate::machine::Accel;
 use crate::progress::Progress;
@@ -46,13 +47,14 @@ pub struct RunOptions {
 }
 
 /// The host's own truth about a vCPU during one workload.
-struct VcpuTime {
-    arm: String,
-    workload: String,
-    vm: String,
-    vcpu: usize,
-    run_ms: f64,
-    run_delay_ms: f64,
+#[derive(Clone)]
+pub(crate) struct VcpuTime {
+    pub(crate) arm: String,
+    pub(crate) workload: String,
+    pub(crate) vm: String,
+    pub(crate) vcpu: usize,
+    pub(crate) run_ms: f64,
+    pub(crate) run_delay_ms: f64,
 }
 
 /// Everything measured in one attempt.
@@ -323,10 +325,11 @@ fn run_workload(
     for (machine, handle) in beside {
         session.stop(machine, handle)?;
     }
-    for delivered in session.contenders.delivered(experiment, &before, &after) {
-        measured.delivered.push((arm.to_string(), workload.name.clone(), delivered));
-    }
-    measured.vcpu_times.extend(vcpu_times(arm, &workload.name, &before, &after));
+    let delivered = session.contenders.delivered(experiment, &before, &after);
+    let times = vcpu_times(arm, &workload.name, &before, &after);
+    let host = HostTruth::new(experiment.target(), &times, &delivered);
+    measured.delivered.extend(delivered.iter().map(|d| (arm.to_string(), workload.name.clone(), d.clone())));
+    measured.vcpu_times.extend(times.iter().cloned());
     if output.status != 0 || output.timed_out {
         return Err(LabError::UnderTest(format!(
             "{} under {arm}: {}",
@@ -349,6 +352,12 @@ fn run_workload(
             (None, Value::Number(number)) => {
                 let sample =
                     number.as_f64().ok_or_else(|| bad(format!("{} is not a number", metric.path)))?;
+                let sample = match metric.against_host {
+                    Some(against) => host.error_of(sample, against).ok_or_else(|| {
+                        bad(format!("{}: the host knows nothing of vCPU {}", metric.path, against.vcpu))
+                    })?,
+                    None => sample,
+                };
                 measured.samples.entry(key).or_default().push(sample);
             }
             (Some(_), Value::Array(windows)) => {

@@ -24,7 +24,7 @@ pub mod safe {
         deadline_distance(remaining_ns: u64, weight: u64, base_ns: u64) -> u64;
         lag_limit(request: u64) -> i64;
         lag_of(clock: u64, v: u64, weight: u64, request: u64) -> i64;
-        v_on_join(clock: u64, lag: i64, request: u64, weight: u64, queue_weight: u64) -> u64;
+        v_on_join(clock: u64, lag: i64, request: u64, weight: u64) -> u64;
         clock_anchored(clock: u64, picked_v: u64, request: u64, weight: u64, base_ns: u64) -> u64;
         v_reweighted(clock: u64, v: u64, old_weight: u64, new_weight: u64, request: u64) -> u64;
         lag_after_sleep(lag: i64, progress: i64, weight: u64) -> i64;
@@ -45,7 +45,9 @@ pub mod safe {
         owed_after_move(owed_ns: i64, pace_from: u64, pace_to: u64, weight: u64, queue_weight: u64) -> i64;
         settled_ns(owed_ns: i64, service_ns: u64) -> i64;
         pace_caught_up(pace: u64, furthest: u64, gives_all: bool, weight: u64) -> u64;
-        wakeup_preempts(wakee_deadline: u64, curr_deadline: u64, curr_ran_ns: u64) -> bool;
+        wakeup_preempts(wakee_deadline: u64, curr_deadline: u64, curr_lead: i64, curr_ran_ns: u64, curr_burst_ns: u64) -> bool;
+        wake_request_ns(base_ns: u64, mean_burst_ns: u64) -> u64;
+        crowded_share(share: u32, stacked_busy: u32, siblings_busy: u32) -> u32;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;
         push_gains(from: u32, to: u32) -> bool;
         place_drain_ns(work_ns: u64, share: u32) -> u64;

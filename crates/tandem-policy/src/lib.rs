@@ -22,7 +22,8 @@ pub const SCALE_ONE: u64 = 1 << 30;
 pub mod eevdf {
     pub use crate::ffi::safe::{
         clock_anchored, deadline_distance, idle_floor_due, lag_after_sleep, lag_limit, lag_of, real_ns,
-        request_ns, v_on_join, v_reweighted, virtual_ns, waits_too_long, wakeup_preempts, weight_of_nice,
+        request_ns, v_on_join, v_reweighted, virtual_ns, waits_too_long, wake_request_ns, wakeup_preempts,
+        weight_of_nice,
     };
 }
 
@@ -52,6 +53,6 @@ pub mod vcap {
 /// Where a task should run (`policy/place.h`).
 pub mod place {
     pub use crate::ffi::safe::{
-        far_excess, move_cost_ns, place_cost_ns, place_drain_ns, pull_helps, push_gains,
+        crowded_share, far_excess, move_cost_ns, place_cost_ns, place_drain_ns, pull_helps, push_gains,
     };
 }

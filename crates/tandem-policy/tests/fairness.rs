@@ -4,6 +4,7 @@
 
 use proptest::prelude::*;
 use tandem_policy::eevdf::*;
+use tandem_policy::UNIT;
 
 const BASE_NS: u64 = 3_000_000;
 const TICK_NS: u64 = 4_000_000;
@@ -167,20 +168,18 @@ proptest! {
     }
 
     #[test]
-    fn credit_and_debt_are_limited(lag in any::<i32>(), nice in -20i32..=19, queue_weight in 1u64..1 << 40) {
+    fn credit_and_debt_are_limited(lag in any::<i32>(), nice in -20i32..=19) {
         let (weight, clock) = (u64::from(weight_of_nice(nice)) << 10, 1u64 << 50);
-        let v = v_on_join(clock, i64::from(lag), BASE_NS, weight, queue_weight);
+        let v = v_on_join(clock, i64::from(lag), BASE_NS, weight);
         let size = (lag.unsigned_abs() as u64).min(lag_limit(BASE_NS) as u64);
-        let expected = virtual_ns(size, weight) + virtual_ns(size, queue_weight.max(weight));
-        prop_assert_eq!(v.abs_diff(clock), expected);
+        prop_assert_eq!(v.abs_diff(clock), virtual_ns(size, weight));
         prop_assert!(v == clock || (v < clock) == (lag > 0));
-        prop_assert_eq!(v_on_join(clock, i64::from(lag), BASE_NS, weight, 0), clock);
     }
 
     #[test]
     fn leaving_and_joining_elsewhere_keeps_what_is_owed(lag in -7_000_000i64..7_000_000, nice in -20i32..=19) {
         let (weight, clock) = (u64::from(weight_of_nice(nice)) << 10, 1u64 << 50);
-        let v = v_on_join(clock, lag, BASE_NS, weight, 1 << 62);
+        let v = v_on_join(clock, lag, BASE_NS, weight);
         let kept = lag_of(clock, v, weight, BASE_NS);
         let tolerance = (weight >> 20) as i64 + lag.abs() / 50_000 + 2;
         prop_assert!((kept - lag).abs() <= tolerance, "{lag} became {kept}");
@@ -199,7 +198,7 @@ proptest! {
     fn a_change_of_weight_keeps_what_is_owed(lag in -7_000_000i64..7_000_000, old in -20i32..=19, new in -20i32..=19) {
         let of = |nice| u64::from(weight_of_nice(nice)) << 10;
         let clock = 1u64 << 50;
-        let v = v_on_join(clock, lag, BASE_NS, of(old), 1 << 62);
+        let v = v_on_join(clock, lag, BASE_NS, of(old));
         let kept = lag_of(clock, v_reweighted(clock, v, of(old), of(new), BASE_NS), of(new), BASE_NS);
         let tolerance = ((of(old) + of(new)) >> 20) as i64 + lag.abs() / 20_000 + 2;
         prop_assert!((kept - lag).abs() <= tolerance, "{lag} became {kept}");
@@ -242,9 +241,85 @@ proptest! {
 
 #[test]
 fn a_wakeup_preempts_only_an_established_later_deadline() {
-    assert!(wakeup_preempts(10, 11, 700_000));
-    assert!(!wakeup_preempts(11, 10, 700_000));
-    assert!(!wakeup_preempts(10, 11, 699_999));
+    assert!(wakeup_preempts(10, 11, 0, 700_000, 700_000));
+    assert!(!wakeup_preempts(11, 10, 0, 700_000, 700_000));
+    assert!(!wakeup_preempts(10, 11, 0, 699_999, 5_000_000));
+    assert!(wakeup_preempts(10, 11, 1, 0, 8_000_000), "it has had more than its share");
+    assert!(!wakeup_preempts(10, 11, 1, 0, 200_000), "but may soon sleep again");
+    assert!(!wakeup_preempts(11, 10, 1, 0, 8_000_000));
     // Deadlines wrap.
-    assert!(wakeup_preempts(u64::MAX - 1, 5, 1_000_000));
+    assert!(wakeup_preempts(u64::MAX - 1, 5, 0, 1_000_000, 1_000_000));
+}
+
+#[test]
+fn who_usually_sleeps_soon_asks_for_little() {
+    assert_eq!(wake_request_ns(3_000_000, 20_000), 100_000);
+    assert_eq!(wake_request_ns(3_000_000, 400_000), 800_000);
+    assert_eq!(wake_request_ns(3_000_000, 32_000_000), 3_000_000);
+    assert_eq!(wake_request_ns(50_000, 0), 50_000, "never more than the base");
+}
+
+/// Short sleepers on one CPU, each of which is back as soon as two others have run. Longest wait of any of them.
+/// `inflated`: credit is doubled on joining.
+fn longest_wait_among_sleepers(bursts_us: &[u64], inflated: bool) -> u64 {
+    struct Sleeper {
+        v: u64,
+        deadline: u64,
+        lag: i64,
+        burst: u64,
+        /// Since when it waits; none: it sleeps for so many turns of others.
+        waits: Result<u64, u32>,
+    }
+    let weight = UNIT;
+    let (mut clock, mut now, mut longest) = (1u64 << 40, 0u64, 0u64);
+    let mut all: Vec<Sleeper> = bursts_us
+        .iter()
+        .enumerate()
+        // One of them comes with a debt, the others with a credit.
+        .map(|(i, us)| Sleeper {
+            v: 0,
+            deadline: 0,
+            lag: if i == 0 { -6_000_000 } else { 1_000_000 },
+            burst: us * 1000,
+            waits: Err(0),
+        })
+        .collect();
+    for _ in 0..20_000 {
+        for s in all.iter_mut().filter(|s| s.waits == Err(0)) {
+            let lag = if inflated && s.lag > 0 { 2 * s.lag } else { s.lag };
+            s.v = v_on_join(clock, lag, BASE_NS, weight);
+            s.deadline = s.v + deadline_distance(wake_request_ns(BASE_NS, s.burst), weight, BASE_NS);
+            s.waits = Ok(now);
+        }
+        let queued = all.iter().filter(|s| s.waits.is_ok()).count() as u64;
+        let Some(next) = all.iter_mut().filter(|s| s.waits.is_ok()).min_by_key(|s| s.deadline) else { break };
+        longest = longest.max(now - next.waits.unwrap_or(now));
+        clock = clock_anchored(clock, next.v, BASE_NS, weight, BASE_NS);
+        now += next.burst;
+        next.v += virtual_ns(next.burst, weight);
+        clock += virtual_ns(next.burst, queued * weight);
+        next.lag = lag_of(clock, next.v, weight, BASE_NS);
+        next.waits = Err(3);
+        for s in &mut all {
+            s.waits = s.waits.map_err(|turns| turns.saturating_sub(1));
+        }
+    }
+    longest
+}
+
+proptest! {
+    #[test]
+    fn who_sleeps_often_does_not_make_others_wait(bursts in prop::collection::vec(20u64..400, 4..7)) {
+        let longest = longest_wait_among_sleepers(&bursts, false);
+        // Its debt, worked off while the others have their turns.
+        prop_assert!(longest < 60_000_000, "{longest}");
+    }
+}
+
+#[test]
+fn with_inflated_credit_they_would() {
+    let bursts = [100, 100, 100, 100, 100];
+    let (without, with) =
+        (longest_wait_among_sleepers(&bursts, false), longest_wait_among_sleepers(&bursts, true));
+    assert!(with > 2 * without, "control: {with} against {without}");
 }

@@ -74,7 +74,7 @@ impl Machine {
         self.cpus[to].asked = None;
         self.cpus[from].asked = None;
         let task = &mut self.tasks[i];
-        task.v = v_on_join(self.cpus[to].clock, lag, TURN_NS, task.weight, 1 << 62);
+        task.v = v_on_join(self.cpus[to].clock, lag, TURN_NS, task.weight);
         self.moves += 1;
     }
 

@@ -171,6 +171,14 @@ fn work_crosses_caches_only_where_that_saves_more_than_it_costs() {
 }
 
 #[test]
+fn neighbours_on_a_core_or_a_hardware_thread_count() {
+    assert_eq!(crowded_share(1024, 0, 0), 1024);
+    assert_eq!(crowded_share(1024, 1, 1), 320, "stacked siblings share a core, too");
+    assert_eq!(crowded_share(1024, 0, 1), 640);
+    assert!(push_gains(crowded_share(1024, 1, 0), 1024));
+}
+
+#[test]
 fn some_imbalance_may_stay_between_caches() {
     assert_eq!(far_excess(10, 100), 0);
     // Three equal tasks on two caches are shared in turns as on one.

@@ -1,5 +1,7 @@
 //! Latencies to classes, by where this machine's own latencies leave gaps.
 
+use serde::{Deserialize, Serialize};
+
 /// Two latencies further apart than this factor belong to different classes.
 const GAP: f64 = 1.55;
 /// A sibling on the same core passes a line within so many atomic operations on its own cache.
@@ -8,7 +10,7 @@ const SIBLING_OPERATIONS: f64 = 7.0;
 const MOST: usize = 4;
 
 /// Upper limits of the classes, ascending; the last is unlimited.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Classes {
     /// Between one class and the next, ns.
     limits: Vec<f64>,

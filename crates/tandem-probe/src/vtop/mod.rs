@@ -8,6 +8,7 @@ pub mod classes;
 pub mod evidence;
 pub mod knowledge;
 mod plan;
+pub mod saved;
 pub mod topology;
 
 use crate::machine::{Errand, Machine, Outcome};

@@ -3,11 +3,11 @@
 use super::classes::Classes;
 use super::evidence::Evidence;
 use super::knowledge::{Deduced, Knowledge, Level, Relation, STACKED};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// What the members of a group share; nearer is less.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shares {
     /// One hardware thread: only one of them can run at a time.
@@ -23,7 +23,7 @@ pub enum Shares {
 }
 
 /// One level of the topology.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tier {
     /// What the groups share.
     pub shares: Shares,
@@ -47,10 +47,10 @@ pub struct Topology {
     /// Pairs that were measured, with the time of one pass, ns.
     pub measured: Vec<(usize, usize, f64)>,
     #[serde(skip)]
-    classes: Classes,
+    pub(super) classes: Classes,
     /// Level of each pair of indices, row by row; none: unknown, or only known to be no further.
     #[serde(skip)]
-    levels: Vec<Option<Level>>,
+    pub(super) levels: Vec<Option<Level>>,
 }
 
 /// A pair to be asked in a validation.

@@ -1,0 +1,202 @@
+//! Keeps the scheduler's idea of the topology true: probes, confirms, remembers, forgets.
+//!
+//! A topology that a probe has found is confirmed by a few questions now and then (vSched, section 3.3,
+//! "validation"), less and less often while it holds. It survives the daemon in a file. What could not
+//! be confirmed for too long is given up in favour of what the kernel says. A probe keeps all vCPUs busy
+//! for a moment, so after each the prober rests for a hundred times as long as that took.
+
+use crate::domains::Domains;
+use crate::GuestError;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tandem_probe::threads::Threads;
+use tandem_probe::vtop::saved::Saved;
+use tandem_probe::vtop::topology::Topology;
+use tandem_probe::vtop::{full, validate, Verdict};
+
+/// Longest full probe, and longest validation.
+const FULL: Duration = Duration::from_millis(1000);
+const VALIDATION: Duration = Duration::from_millis(150);
+/// Time between two validations: at first, and while nothing changes.
+const SOON: Duration = Duration::from_secs(10);
+const LATE: Duration = Duration::from_secs(300);
+/// For so long a topology is believed without being confirmed.
+const MAX_AGE: Duration = Duration::from_secs(900);
+/// Part of the VM's time that probing may take: one in so many.
+const DUTY: u32 = 100;
+/// How often the thread looks whether it shall end.
+const STEP: Duration = Duration::from_millis(200);
+
+/// The thread that keeps the topology.
+pub(crate) struct TopologyKeeper {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    news: Receiver<Domains>,
+}
+
+impl TopologyKeeper {
+    /// Starts probing. `file`: where the topology is remembered.
+    pub(crate) fn start(nr_cpus: usize, file: PathBuf) -> Result<Self, GuestError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (found, news) = channel();
+        let keeper =
+            Keeper { nr_cpus, file, boot_id: boot_id(), stop: Arc::clone(&stop), found, known: None };
+        let thread = std::thread::Builder::new()
+            .name("topology".into())
+            .spawn(move || keeper.run())
+            .map_err(GuestError::Thread)?;
+        Ok(Self { stop, thread: Some(thread), news })
+    }
+
+    /// What was found since the last call, if anything.
+    pub(crate) fn news(&self) -> Option<Domains> {
+        self.news.try_iter().last()
+    }
+}
+
+impl Drop for TopologyKeeper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It does nothing that could panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Known {
+    topology: Topology,
+    confirmed_ns: u64,
+}
+
+struct Keeper {
+    nr_cpus: usize,
+    file: PathBuf,
+    boot_id: String,
+    stop: Arc<AtomicBool>,
+    found: Sender<Domains>,
+    known: Option<Known>,
+}
+
+/// How one probe ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// The topology is as it was.
+    Same,
+    /// It is another one, or the only one.
+    New,
+    /// Too little was seen.
+    Open,
+}
+
+impl Keeper {
+    fn run(mut self) {
+        let mut interval = SOON;
+        self.recall();
+        // What was recalled is confirmed before long.
+        let mut due = Instant::now();
+        while !self.stop.load(Ordering::Relaxed) {
+            if Instant::now() < due {
+                std::thread::sleep(STEP.min(due.saturating_duration_since(Instant::now())));
+                continue;
+            }
+            let started = Instant::now();
+            let ended = self.probe();
+            interval = match ended {
+                Ended::Same => (interval * 2).min(LATE),
+                Ended::New | Ended::Open => SOON,
+            };
+            self.forget_if_stale();
+            due = Instant::now() + interval.max(started.elapsed() * DUTY);
+        }
+    }
+
+    /// Takes over what an earlier daemon has found.
+    fn recall(&mut self) {
+        let Ok(cpus) = tandem_probe::sys::usable_cpus() else { return };
+        let Ok(saved) = Saved::read(&self.file) else { return };
+        let age = u64::try_from(MAX_AGE.as_nanos()).unwrap_or(u64::MAX);
+        if let Some((topology, confirmed_ns)) =
+            saved.topology(&self.boot_id, &cpus, crate::sys::monotonic_ns(), age)
+        {
+            log::debug!("topology from {}", self.file.display());
+            self.tell(&topology);
+            self.known = Some(Known { topology, confirmed_ns });
+        }
+    }
+
+    fn probe(&mut self) -> Ended {
+        let Ok(cpus) = tandem_probe::sys::usable_cpus() else { return Ended::Open };
+        if cpus.len() < 2 {
+            return Ended::Open;
+        }
+        let mut threads = match Threads::on(&cpus) {
+            Ok(threads) => threads,
+            Err(error) => {
+                log::debug!("topology: {error}");
+                return Ended::Open;
+            }
+        };
+        let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        if let Some(known) = self.known.as_ref().filter(|known| known.topology.cpus == cpus) {
+            let (verdict, effort) = validate(&mut threads, &known.topology, ns(VALIDATION));
+            log::debug!("topology: {verdict:?} after {} ms", effort.elapsed_ns / 1_000_000);
+            match verdict {
+                Verdict::Holds => {
+                    self.confirm();
+                    return Ended::Same;
+                }
+                Verdict::Open => return Ended::Open,
+                Verdict::Changed => {}
+            }
+        }
+        let Ok((topology, effort)) = full(&mut threads, ns(FULL)) else { return Ended::Open };
+        log::debug!("topology: probed in {} ms", effort.elapsed_ns / 1_000_000);
+        if !self.tell(&topology) {
+            return Ended::Open;
+        }
+        self.known = Some(Known { topology, confirmed_ns: 0 });
+        self.confirm();
+        Ended::New
+    }
+
+    /// Tells the scheduler, unless too much is open. The last good topology stays in force then.
+    fn tell(&self, topology: &Topology) -> bool {
+        let domains = Domains::of_topology(self.nr_cpus, topology);
+        // The daemon may be on its way out.
+        domains.is_some_and(|domains| self.found.send(domains).is_ok())
+    }
+
+    fn confirm(&mut self) {
+        let Some(known) = &mut self.known else { return };
+        known.confirmed_ns = crate::sys::monotonic_ns();
+        let saved = Saved::new(&known.topology, &self.boot_id, known.confirmed_ns);
+        if let Err(error) = saved.write(&self.file) {
+            log::debug!("cannot remember the topology in {}: {error}", self.file.display());
+        }
+    }
+
+    fn forget_if_stale(&mut self) {
+        let now_ns = crate::sys::monotonic_ns();
+        let stale =
+            |known: &Known| u128::from(now_ns.saturating_sub(known.confirmed_ns)) > MAX_AGE.as_nanos();
+        if self.known.as_ref().is_some_and(stale) {
+            log::info!("topology: not confirmed for {} s, back to the kernel's", MAX_AGE.as_secs());
+            self.known = None;
+            let online = tandem_probe::sys::usable_cpus().unwrap_or_default();
+            let _ = self.found.send(Domains::of_the_kernel(self.nr_cpus, &online));
+        }
+    }
+}
+
+/// Identifies the running kernel since its start; empty where there is no such file, and then nothing is recalled
+/// that was not written in the same way.
+fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|text| text.trim().to_owned())
+        .unwrap_or_default()
+}
