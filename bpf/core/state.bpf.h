@@ -20,6 +20,7 @@ struct task_state {
 	u64 charged_at_ns;	/* up to here its run time is accounted */
 	u64 charged_steal_ns;
 	u64 pushed_at_ns;
+	u64 queued_at_ns;	/* since when it waits, while it does */
 	u64 runnable_at_ns;	/* when it last woke up */
 	u64 parked_at_ns;	/* since when it waits for quota; 0: it does not */
 	s64 owed_ns;		/* CPU time, for having been on slower CPUs; negative: on faster ones */

@@ -19,6 +19,7 @@ static __always_inline void put_in_order(struct task_struct *p, struct task_stat
 	/* Those who are heavy for a moment only do not make anybody wait for seconds. */
 	u64 weight = max_u64(c->hog_weight, t->weight);
 
+	t->queued_at_ns = now;
 	if (t->class == CLASS_NORMAL && waits_too_long(ahead, weight, watchdog_ns)) {
 		due = now + watchdog_ns / 8;
 		c->late_weight = weight;
@@ -73,6 +74,49 @@ COLD int late_no_more(u32 cpu)
 	}
 	bpf_rcu_read_unlock();
 	c->late_due_ns = k_peek_key(queue, &next) ? next : 0;
+	return 0;
+}
+
+/* How often those who have waited for long are looked for, and how many at a time. */
+#define OVERDUE_EVERY_NS (1000 * NSEC_PER_MSEC_)
+#define OVERDUE_LOOK 32
+
+/*
+ * How long a task would wait was estimated when it was queued. Weights change:
+ * who has waited for too long all the same is served by the clock on the wall
+ * now. The last in the order are those. From dispatch.
+ */
+COLD int rescue_overdue(u32 cpu)
+{
+	struct cpu_state *c = cpu_state(cpu);
+	struct task_struct *p;
+	u64 now = k_now();
+
+	if (!c)
+		return 0;
+	c->overdue_at_ns = now;
+	c->looked = 0;
+	bpf_rcu_read_lock();
+	bpf_for_each(scx_dsq, p, queue_of(cpu, CLASS_NORMAL), SCX_DSQ_ITER_REV) {
+		struct task_struct *task;
+		struct task_state *t;
+
+		if (c->looked++ >= OVERDUE_LOOK)
+			break;
+		task = bpf_task_from_pid(p->pid);
+		if (!task)
+			continue;
+		t = task_state(task);
+		if (t && sub_floor_u64(now, t->queued_at_ns) > watchdog_ns / 8) {
+			t->was_late = 1;
+			c->late_due_ns = now;
+			c->late_weight = max_u64(c->hog_weight, t->weight);
+			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, now);
+			scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, late_queue_of(cpu), 0);
+		}
+		bpf_task_release(task);
+	}
+	bpf_rcu_read_unlock();
 	return 0;
 }
 

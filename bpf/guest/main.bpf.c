@@ -219,6 +219,8 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 			return;
 		}
 	}
+	if (now - c->overdue_at_ns > OVERDUE_EVERY_NS)
+		rescue_overdue(cpu);
 	if (c->late_due_ns && c->hog_weight < c->late_weight / 2)
 		late_no_more(cpu);
 	if (c->late_due_ns && !time_before_ns(now, c->late_due_ns) && take_late(c, cpu)) {
