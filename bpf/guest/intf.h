@@ -12,4 +12,11 @@ enum fault {
 	FAULT_ERROR = 2,	/* raise a scheduler error when such a task is queued */
 };
 
+/* Question and answer of guest_live. */
+struct live_query {
+	u32 cpu;
+	u32 off;		/* is it off its pCPU? */
+	u64 steal_ns;
+};
+
 #endif

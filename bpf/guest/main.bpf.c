@@ -31,6 +31,7 @@
  */
 #include "balance.bpf.h"
 #include "dump_ops.bpf.h"
+#include "live.bpf.h"
 #include "tree_ops.bpf.h"
 
 char _license[] SEC("license") = "GPL";

@@ -10,6 +10,7 @@ pub mod cost;
 pub mod doctor;
 mod domains;
 mod error;
+mod live;
 mod metrics;
 mod model;
 pub mod options;

@@ -35,6 +35,8 @@ pub struct GuestOptions {
     pub debug: bool,
     /// Serve OpenMetrics over HTTP on this address.
     pub metrics: Option<std::net::SocketAddr>,
+    /// Only compare, for so long, what the scheduler believes of a vCPU at each moment with what the vCPU did.
+    pub live_check: Option<Duration>,
     /// Fault injection.
     pub fault: Fault,
 }
@@ -51,6 +53,7 @@ impl Default for GuestOptions {
             slice_us: 3000,
             debug: false,
             metrics: None,
+            live_check: None,
             fault: Fault::None,
         }
     }

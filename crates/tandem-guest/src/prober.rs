@@ -19,6 +19,10 @@ const PROBE_MAX: Duration = Duration::from_millis(100);
 /// vCPU that is absent for most of the time a probe is longer, but runs only while it is not.
 const INTERVAL_MIN: Duration = Duration::from_millis(1400);
 const INTERVAL_MAX: Duration = Duration::from_millis(2600);
+/// Longest time while no vCPU misses anything: who is contended next is found by the first task that runs there.
+const INTERVAL_QUIET: Duration = Duration::from_secs(20);
+/// A vCPU with such a share misses nothing.
+const QUIET_SHARE: f64 = 0.97;
 /// A share that moved by more than this is news.
 const NEWS: f64 = 0.1;
 
@@ -49,8 +53,14 @@ impl Prober {
 
     /// Orders a probe of every vCPU whose estimate is due.
     pub(crate) fn step(&mut self, facts: &[VcpuFacts], now: Instant) {
+        let quiet = facts.iter().filter(|fact| fact.online).all(|fact| fact.share > QUIET_SHARE);
+        let longest = if quiet { INTERVAL_QUIET } else { INTERVAL_MAX };
         for (fact, slot) in facts.iter().zip(self.probes.iter_mut()) {
             let Some(probe) = slot else { continue };
+            if probe.interval > longest {
+                probe.interval = longest;
+                probe.due = probe.due.min(now + longest);
+            }
             if !fact.online {
                 continue;
             }
@@ -63,7 +73,7 @@ impl Prober {
                 continue;
             }
             let news = (fact.share - probe.last_share).abs() > NEWS;
-            probe.interval = if news { INTERVAL_MIN } else { (probe.interval * 5 / 4).min(INTERVAL_MAX) };
+            probe.interval = if news { INTERVAL_MIN } else { (probe.interval * 5 / 4).min(longest) };
             probe.last_share = fact.share;
             probe.due = now + probe.interval;
             match probe.orders.try_send(probe_length(fact)) {

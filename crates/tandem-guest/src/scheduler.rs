@@ -8,7 +8,7 @@ use crate::options::{Fault, GuestOptions};
 use crate::prober::Prober;
 use crate::stats::{self, GuestStats};
 use crate::topology::TopologyKeeper;
-use crate::{preflight, sys, GuestError};
+use crate::{live, preflight, sys, GuestError};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
 use scx_stats::prelude::*;
 use scx_utils::{scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report, UserExitInfo};
@@ -45,7 +45,10 @@ pub fn run(options: &GuestOptions) -> Result<Outcome, GuestError> {
 
     let mut storage = MaybeUninit::uninit();
     let mut running = Running::start(options, &mut storage)?;
-    let result = running.supervise(options);
+    let result = match options.live_check {
+        Some(length) => running.check_live(length),
+        None => running.supervise(options),
+    };
     let info = running.stop();
     result?;
     let info = info?;
@@ -141,6 +144,14 @@ impl<'a> Running<'a> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Prints how often the scheduler's belief about the last CPU was right.
+    fn check_live(&mut self, length: Duration) -> Result<(), GuestError> {
+        let online = model::kernel_cpu_list("online")?;
+        let report = live::check(&self.skel, &online, length)?;
+        println!("{}", report);
         Ok(())
     }
 

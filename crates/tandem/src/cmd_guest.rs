@@ -55,6 +55,10 @@ pub struct GuestCmd {
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<std::net::SocketAddr>,
 
+    /// Load, compare what the scheduler believes of the last CPU at each moment with what that CPU did for SEC seconds, print the agreement (JSON) and unload
+    #[arg(long, value_name = "SEC", hide = true, value_parser = seconds)]
+    check_live: Option<Duration>,
+
     /// Misbehave on purpose towards tasks named "tandem-fault" (tests of the way out)
     #[arg(long, value_enum, hide = true, default_value_t = FaultArg::None)]
     inject: FaultArg,
@@ -103,6 +107,7 @@ impl GuestCmd {
             slice_us: self.slice_us,
             metrics: self.metrics,
             debug: self.verbose > 1,
+            live_check: self.check_live,
             fault: match self.inject {
                 FaultArg::None => Fault::None,
                 FaultArg::Stall => Fault::Stall,
