@@ -36,6 +36,8 @@
 #define TANDEM_EFFECTIVE_MAX (1ULL << 38)
 #define TANDEM_REQUEST_NS (3 * NSEC_PER_MSEC_)
 #define TANDEM_REQUEST_MIN_NS (500 * NSEC_PER_USEC_)
+/* Whoever wants to run has a turn about so often, if the shortest request allows it. */
+#define TANDEM_CYCLE_NS (256 * NSEC_PER_MSEC_)
 /* Of a task that sleeps again soon. */
 #define TANDEM_REQUEST_SHORT_NS (100 * NSEC_PER_USEC_)
 /* Who has run for this long since it last slept will not sleep soon. */
@@ -79,19 +81,22 @@ POLICY u64 real_ns(u64 virt_ns, u64 weight)
 
 /*
  * How much CPU a task asks for at a time: the base, and less for a task that
- * is light beside the others on its CPU (`queue_weight` of `queue_tasks`,
- * itself included). The time between two of its turns is its turn over its
- * share: a whole slice at weight 15 beside heavy tasks would legally make it
- * wait for tens of seconds.
+ * is so light beside the others on its CPU (`queue_weight` of `queue_tasks`,
+ * itself included) that it would take its turn less than once per TANDEM_CYCLE_NS: the time
+ * between two turns is the turn over the share, and a whole slice at weight 15
+ * beside heavy tasks would legally make it wait for tens of seconds. Not for
+ * all that are lighter than the mean: switches cost.
  */
 POLICY u64 request_ns(u64 base_ns, u64 weight, u64 queue_weight, u32 queue_tasks)
 {
-	u64 mean = queue_weight / (queue_tasks ? queue_tasks : 1);
+	u64 share, turn;
 
-	if (weight >= mean || !mean)
+	if (weight >= queue_weight / (queue_tasks ? queue_tasks : 1))
 		return base_ns;
-	/* weight < mean: the fraction in 1/1024 loses nothing that the floor would not swallow. */
-	return max_u64(base_ns * ((weight << 10) / mean) >> 10, min_u64(base_ns, TANDEM_REQUEST_MIN_NS));
+	/* In 1/1024: what that loses the floor would swallow. */
+	share = (weight << 10) / max_u64(queue_weight, 1);
+	turn = TANDEM_CYCLE_NS * share >> 10;
+	return min_u64(max_u64(turn, TANDEM_REQUEST_MIN_NS), base_ns);
 }
 
 /*

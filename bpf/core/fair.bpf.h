@@ -109,14 +109,29 @@ static __always_inline u64 pace_now(const struct cpu_state *c, u64 now)
  * a hundred times what all others do; to move them out of its way would take
  * longer than it stays.
  */
-static __always_inline void count_hog(struct task_state *t, struct cpu_state *c, u64 now)
+static __always_inline void count_hog(struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
-	if (t->hog || t->class != CLASS_NORMAL ||
+	if (t->hog_at || t->class != CLASS_NORMAL ||
 	    !is_cpu_bound(t->burst_ns, sub_floor_u64(now, t->runnable_at_ns)))
 		return;
-	t->hog = 1;
-	__sync_fetch_and_add(&c->hog_weight, t->weight);
+	/* Two CPUs may come to that conclusion, while a third moves it. */
+	if (__sync_val_compare_and_swap(&t->hog_at, 0, cpu + 1))
+		return;
+	t->hog_weight = t->weight;
+	__sync_fetch_and_add(&c->hog_weight, t->hog_weight);
 	__sync_fetch_and_add(&c->hogs, 1);
+}
+
+/* Whoever counted it, it is not there any more. */
+static __always_inline void count_hog_no_more(struct task_state *t)
+{
+	u32 at = __sync_lock_test_and_set(&t->hog_at, 0);
+	struct cpu_state *c = at ? cpu_state(at - 1) : NULL;
+
+	if (!c)
+		return;
+	__sync_fetch_and_sub(&c->hog_weight, t->hog_weight);
+	__sync_fetch_and_sub(&c->hogs, 1);
 }
 
 /* What a runnable task is owed after it has changed CPUs. Neither of them needs what it asked for before. */
@@ -155,7 +170,7 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	t->queue_cpu = cpu;
 	__sync_fetch_and_add(&c->weight[i], t->weight);
 	__sync_fetch_and_add(&c->tasks[i], 1);
-	count_hog(t, c, now);
+	count_hog(t, c, cpu, now);
 	book_work(t, c);
 	renew_request(t, c);
 	if (!custom && !t->burst_ns && !k_is_batch(p))
@@ -176,11 +191,7 @@ static __always_inline void leave(struct task_state *t, u64 now)
 	__sync_fetch_and_sub(&c->weight[i], t->weight);
 	__sync_fetch_and_sub(&c->tasks[i], 1);
 	__sync_fetch_and_sub(&c->queued_work_ns, t->booked_work_ns);
-	if (t->hog) {
-		t->hog = 0;
-		__sync_fetch_and_sub(&c->hog_weight, t->weight);
-		__sync_fetch_and_sub(&c->hogs, 1);
-	}
+	count_hog_no_more(t);
 }
 
 /* From one queue's clock to another's: lag is carried, v is not. The rest of the request goes along. */
@@ -219,8 +230,10 @@ static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
 	clock = c->clock[i];
 	t->v = v_reweighted(clock, t->v, old, t->weight, t->request_ns);
 	__sync_fetch_and_add(&c->weight[i], t->weight - old);
-	if (t->hog)
-		__sync_fetch_and_add(&c->hog_weight, t->weight - old);
+	if (t->hog_at && c == cpu_state(t->hog_at - 1)) {
+		__sync_fetch_and_add(&c->hog_weight, t->weight - t->hog_weight);
+		t->hog_weight = t->weight;
+	}
 	t->deadline = t->v + deadline_distance(remaining(t), t->weight, t->base_ns);
 }
 
@@ -242,7 +255,7 @@ static __always_inline void charge(struct task_state *t, struct cpu_state *c, s3
 	t->charged_steal_ns = steal;
 	t->used_ns += service;
 	t->burst_ns += service;
-	count_hog(t, c, now);
+	count_hog(t, c, cpu, now);
 	if (t->owed_ns && t->class == CLASS_NORMAL) {
 		settled = settled_ns(t->owed_ns, service);
 		t->owed_ns -= settled;

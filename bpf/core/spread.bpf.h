@@ -154,7 +154,7 @@ COLD u64 take_over(s32 pid, s32 cpu, u64 excess)
 		return 0;
 	bpf_rcu_read_lock();
 	t = task_state(task);
-	if (t && t->hog && t->queue_cpu >= 0 && t->queue_cpu != cpu && move_improves(t->weight, excess) && !k_is_pinned(task) &&
+	if (t && t->hog_at && t->queue_cpu >= 0 && t->queue_cpu != cpu && move_improves(t->weight, excess) && !k_is_pinned(task) &&
 	    k_allowed(task, cpu)) {
 		rejoin(task, t, cpu, k_now());
 		weight = t->weight;
@@ -229,7 +229,7 @@ COLD int count_waiting_hogs(u32 cpu)
 			continue;
 		t = task_state(task);
 		if (t && t->queue_cpu == (s32)cpu)
-			count_hog(t, c, now);
+			count_hog(t, c, cpu, now);
 		bpf_task_release(task);
 	}
 	bpf_rcu_read_unlock();
@@ -273,7 +273,7 @@ static __always_inline s32 give_away(struct task_struct *p, struct task_state *t
 	};
 	s32 to = c->give_to;
 
-	if (!t->hog)
+	if (!t->hog_at)
 		return cpu;
 	c->last_weight = t->weight;
 	c->last_owed = t->owed_ns;

@@ -25,9 +25,10 @@ struct task_state {
 	u64 parked_at_ns;	/* since when it waits for quota; 0: it does not */
 	s64 owed_ns;		/* CPU time, for having been on slower CPUs; negative: on faster ones */
 	u64 weight;		/* effective */
+	u64 hog_weight;		/* with which it is counted there */
 	u64 scale;		/* of its group, when the weight was computed */
 	u32 was_late;		/* waits, or waited, in the late queue */
-	u32 hog;		/* balancing counts it as CPU-bound */
+	u32 hog_at;		/* CPU whose balancing counts it as CPU-bound, plus one; 0: none (atomic, any CPU) */
 	u32 own_weight;		/* by its nice value */
 	u32 group;
 	u32 counted_weight;	/* its part of counted_group's load while it is runnable */

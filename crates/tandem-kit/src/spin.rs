@@ -97,6 +97,8 @@ struct Shares {
     normal: Vec<f64>,
     /// Largest relative deviation from the share by weight, percent; a step of nice is 1.25 times.
     worst_error_pct: f64,
+    /// The same for CPU time instead of work, which switches and cold caches take from those who run for short.
+    worst_cpu_error_pct: f64,
     /// Work per second of the normal threads.
     normal_work_per_s: f64,
     /// Part of all work that best-effort threads got, percent.
@@ -117,13 +119,14 @@ impl Shares {
         let competing = || threads.iter().filter(|thread| thread.policy == "normal");
         let weights: f64 = competing().map(weight).sum();
         let shares: Vec<f64> = competing().map(|thread| thread.work_per_s / normal.max(1.0)).collect();
-        let worst = competing()
-            .zip(&shares)
-            .map(|(thread, share)| (share / (weight(thread) / weights) - 1.0).abs())
-            .fold(0.0, f64::max);
+        let cpu_ms: f64 = competing().map(|thread| thread.cpu_ms).sum();
+        let error = |thread: &ThreadReport, share: f64| (share / (weight(thread) / weights) - 1.0).abs();
+        let worst = competing().zip(&shares).map(|(t, share)| error(t, *share)).fold(0.0, f64::max);
+        let worst_cpu = competing().map(|t| error(t, t.cpu_ms / cpu_ms.max(1e-9))).fold(0.0, f64::max);
         Self {
             normal: shares,
             worst_error_pct: 100.0 * worst,
+            worst_cpu_error_pct: 100.0 * worst_cpu,
             normal_work_per_s: normal,
             idle_pct: 100.0 * idle / (normal + idle).max(1.0),
         }
