@@ -408,6 +408,12 @@ impl Experiment {
         Ok(())
     }
 
+    /// Is this program the command of an arm?
+    pub fn uses(&self, program: &str) -> bool {
+        let is = |argv: &Vec<String>| argv.first().is_some_and(|first| first == program);
+        self.arms.iter().filter_map(|arm| self.commands.get(arm)).any(is)
+    }
+
     fn check_sockets(&self) -> Result<(), String> {
         match (self.sockets, self.cpus) {
             (None, _) => Ok(()),

@@ -94,8 +94,9 @@ pub fn base_images(parts: &Parts) -> Result<Images, LabError> {
     Ok(images)
 }
 
-/// Writes the archive of our own binaries.
-pub fn overlay(out: &Path) -> Result<(), LabError> {
+/// Writes the archive of our own binaries, and of those other schedulers that are `wanted`: a small guest has no room
+/// for more.
+pub fn overlay(out: &Path, wanted: impl Fn(&str) -> bool) -> Result<(), LabError> {
     let dir = binary_dir();
     build(out, |archive| {
         for name in OWN {
@@ -105,7 +106,7 @@ pub fn overlay(out: &Path) -> Result<(), LabError> {
             }
             add(archive, &path, &format!("usr/bin/{name}"), true)?;
         }
-        for path in peers()? {
+        for path in peers()?.into_iter().filter(|path| wanted(base_name(&path.to_string_lossy()))) {
             add(archive, &path, &format!("usr/bin/{}", base_name(&path.to_string_lossy())), true)?;
         }
         symlink(archive, "init", "usr/bin/tandem-agent")

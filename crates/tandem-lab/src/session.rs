@@ -45,7 +45,7 @@ impl Session {
     ) -> Result<Self, LabError> {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let cpus = experiment.cpus.unwrap_or(cores + 1);
-        let initrd = initrd(images, work, experiment.mode)?;
+        let initrd = initrd(images, work, experiment)?;
         progress.step("booting the host");
         let size = Size { cpus, sockets: experiment.sockets.unwrap_or(1), memory_mib: 3072 };
         let mut machine = Machine::boot(parts, &initrd, work, size, accel)?;
@@ -229,11 +229,11 @@ pub fn last_words(output: Option<&Output>) -> String {
     format!("status {}{}: {words}", output.status, if output.timed_out { ", timed out" } else { "" })
 }
 
-fn initrd(images: &Images, work: &Path, mode: Mode) -> Result<std::path::PathBuf, LabError> {
+fn initrd(images: &Images, work: &Path, experiment: &Experiment) -> Result<std::path::PathBuf, LabError> {
     let overlay = work.join("overlay.cpio");
-    image::overlay(&overlay)?;
+    image::overlay(&overlay, |peer| experiment.uses(peer))?;
     let initrd = work.join("host.cpio");
-    match mode {
+    match experiment.mode {
         Mode::Single => image::concatenate(&initrd, &[&images.guest, &overlay])?,
         Mode::Nested => {
             let guest = work.join("guest.cpio");
