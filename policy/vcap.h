@@ -38,12 +38,17 @@
 /* No absence is taken for longer than this. */
 #define TANDEM_INACTIVE_MAX_NS (200 * NSEC_PER_MSEC_)
 
+/* Lengths of absences are counted in buckets, four per doubling, from TANDEM_INACTIVE_MIN_NS on. */
+#define TANDEM_ABSENCE_BUCKETS 48U
+
 struct vcpu_model {
 	u64 demand_ns;		/* of the open window */
 	u64 stolen_ns;		/* of the open window */
 	u64 updated_ns;		/* when the last sample was taken; 0: not believed */
 	u64 inactive_mean_ns;	/* mean absence */
 	u64 inactive_events;
+	u64 absent_ns;		/* sum of all absences */
+	u32 absences[TANDEM_ABSENCE_BUCKETS];	/* how many of each length */
 	u32 arrivals;		/* wake-ups since the last sample */
 	u32 delayed;		/* of these, how many found the pCPU taken */
 	u32 share;		/* 0..1024 */
@@ -54,10 +59,32 @@ struct vcpu_model {
 #define VCAP_SAMPLED 1U
 #define VCAP_DROPPED 2U
 
+/* Bucket of a length: four per doubling. */
+POLICY u32 absence_bucket(u64 absence_ns)
+{
+	u64 limit = TANDEM_INACTIVE_MIN_NS;
+	u32 bucket = 0, i;
+
+	for (i = 0; i < TANDEM_ABSENCE_BUCKETS / 4 - 1; i++) {
+		if (absence_ns < 2 * limit)
+			break;
+		limit *= 2;
+		bucket += 4;
+	}
+	if (absence_ns <= limit)
+		return bucket;
+	return bucket + (u32)min_u64((absence_ns - limit) * 4 / limit, 3);
+}
+
 POLICY void vcap_absence(struct vcpu_model *m, u64 absence_ns)
 {
+	u32 bucket = absence_bucket(absence_ns);
+
 	if (absence_ns < TANDEM_INACTIVE_MIN_NS)
 		return;
+	m->absent_ns += absence_ns;
+	if (bucket < TANDEM_ABSENCE_BUCKETS)
+		m->absences[bucket]++;
 	absence_ns = min_u64(absence_ns, TANDEM_INACTIVE_MAX_NS);
 	m->inactive_mean_ns = m->inactive_events ? ewma_u64(m->inactive_mean_ns, absence_ns, 2) : absence_ns;
 	m->inactive_events++;

@@ -15,6 +15,10 @@ pub struct VcpuFacts {
     pub share: f64,
     /// Mean length of its absences in microseconds.
     pub inactive_mean_us: f64,
+    /// How many absences there were, by length (`absence_bucket` in `policy/vcap.h`).
+    pub absences: Vec<u64>,
+    /// Their sum in milliseconds.
+    pub absent_ms: f64,
     /// Age of the estimate in milliseconds; none: nothing measured yet.
     pub age_ms: Option<f64>,
     /// Tasks that wait or run on it.
@@ -38,6 +42,25 @@ pub struct GroupFacts {
     pub shared: u64,
     /// With a quota.
     pub limits: u64,
+}
+
+/// `TANDEM_INACTIVE_MIN_NS` in `policy/vcap.h`.
+const ABSENCE_MIN_MS: f64 = 0.3;
+
+impl VcpuFacts {
+    /// A percentile of the lengths of absences, 0 to 1, in milliseconds: the middle of its bucket. None: there were none.
+    pub fn absence_percentile_ms(&self, part: f64) -> Option<f64> {
+        let all: u64 = self.absences.iter().sum();
+        let wanted = ((all as f64 * part).ceil() as u64).max(1);
+        let mut seen = 0;
+        let bucket = self.absences.iter().position(|count| {
+            seen += count;
+            seen >= wanted
+        })?;
+        let doublings = (bucket / 4) as i32;
+        let least = ABSENCE_MIN_MS * 2f64.powi(doublings);
+        Some(least * (1.0 + ((bucket % 4) as f64 + 0.5) / 4.0))
+    }
 }
 
 /// Reads every possible CPU's record.
@@ -65,6 +88,10 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
             / f64::from(intf::TANDEM_SCALE),
         inactive_mean_us: u64_at(model + std::mem::offset_of!(intf::vcpu_model, inactive_mean_ns)) as f64
             / 1e3,
+        absences: (0..intf::TANDEM_ABSENCE_BUCKETS as usize)
+            .map(|i| u64::from(u32_at(model + std::mem::offset_of!(intf::vcpu_model, absences) + 4 * i)))
+            .collect(),
+        absent_ms: u64_at(model + std::mem::offset_of!(intf::vcpu_model, absent_ns)) as f64 / 1e6,
         age_ms: (updated_ns > 0).then(|| now_ns.saturating_sub(updated_ns) as f64 / 1e6),
         tasks: [0, 1].map(|class| u64::from(u32_at(tasks + 4 * class))).iter().sum(),
         weight: [0, 1].map(|class| u64_at(weights + 8 * class) as f64).iter().sum::<f64>()

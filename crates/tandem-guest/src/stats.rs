@@ -19,6 +19,15 @@ pub struct VcpuStats {
     /// Mean absence in microseconds.
     #[stat(desc = "mean length of an absence (us)")]
     pub inactive_mean_us: f64,
+    /// Absences.
+    #[stat(desc = "absences seen while the vCPU had work")]
+    pub absences: u64,
+    /// Their sum in milliseconds.
+    #[stat(desc = "sum of these absences (ms)")]
+    pub absent_ms: f64,
+    /// 95th percentile of their lengths in milliseconds, since the scheduler was loaded.
+    #[stat(desc = "95th percentile of their lengths since the scheduler was loaded (ms)")]
+    pub absence_p95_ms: f64,
     /// Age of the estimate in milliseconds, -1: none yet.
     #[stat(desc = "age of the estimate (ms), -1 if there is none")]
     pub age_ms: f64,
@@ -138,6 +147,26 @@ pub struct GuestStats {
     pub vcpus: BTreeMap<usize, VcpuStats>,
 }
 
+impl VcpuStats {
+    fn since(&self, earlier: Option<&Self>) -> Self {
+        let (absences, absent_ms) = earlier.map_or((0, 0.0), |e| (e.absences, e.absent_ms));
+        Self {
+            absences: self.absences.saturating_sub(absences),
+            absent_ms: (self.absent_ms - absent_ms).max(0.0),
+            ..self.clone()
+        }
+    }
+
+    /// Mean length of the absences, milliseconds; 0: there were none.
+    pub fn absence_mean_ms(&self) -> f64 {
+        if self.absences == 0 {
+            0.0
+        } else {
+            self.absent_ms / self.absences as f64
+        }
+    }
+}
+
 impl GuestStats {
     /// Totals since the scheduler was loaded.
     pub fn totals(facts: &[VcpuFacts], groups: GroupFacts) -> Self {
@@ -180,6 +209,9 @@ impl GuestStats {
                     let stats = VcpuStats {
                         share: f.share,
                         inactive_mean_us: f.inactive_mean_us,
+                        absences: f.absences.iter().sum(),
+                        absent_ms: f.absent_ms,
+                        absence_p95_ms: f.absence_percentile_ms(0.95).unwrap_or(0.0),
                         age_ms: f.age_ms.unwrap_or(-1.0),
                         tasks: f.tasks,
                         weight: f.weight,
@@ -192,7 +224,7 @@ impl GuestStats {
         }
     }
 
-    /// What happened since `earlier`. The vCPUs are as they are now.
+    /// What happened since `earlier`. The vCPUs are as they are now, but for their absences.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             direct: self.direct.saturating_sub(earlier.direct),
@@ -217,7 +249,7 @@ impl GuestStats {
             timers: self.timers.saturating_sub(earlier.timers),
             far: self.far.saturating_sub(earlier.far),
             now: self.now.clone(),
-            vcpus: self.vcpus.clone(),
+            vcpus: self.vcpus.iter().map(|(cpu, v)| (*cpu, v.since(earlier.vcpus.get(cpu)))).collect(),
         }
     }
 
@@ -249,9 +281,12 @@ impl GuestStats {
             } else {
                 writeln!(
                     out,
-                    "  vCPU {cpu:<3} share {:5.1} %  absence {:6.2} ms  measured {:.0} ms ago  tasks {} weight {:.3} (CPU-bound {} weight {:.3})",
+                    "  vCPU {cpu:<3} share {:5.1} %  absence {:6.2} ms  absences {} of {:.2} ms (p95 {:.2})  measured {:.0} ms ago  tasks {} weight {:.3} (CPU-bound {} weight {:.3})",
                     vcpu.share * 100.0,
                     vcpu.inactive_mean_us / 1e3,
+                    vcpu.absences,
+                    vcpu.absence_mean_ms(),
+                    vcpu.absence_p95_ms,
                     vcpu.age_ms,
                     vcpu.tasks,
                     vcpu.weight,

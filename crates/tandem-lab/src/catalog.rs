@@ -43,6 +43,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "probe-unstacked",
     "probe-cost",
     "live",
+    "vact",
     "test-load",
     "test-faults",
     "test-hotplug",

@@ -50,6 +50,7 @@ pub mod safe {
         crowded_share(share: u32, stacked_busy: u32, siblings_busy: u32) -> u32;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;
         push_gains(from: u32, to: u32) -> bool;
+        absence_bucket(absence_ns: u64) -> u32;
         place_drain_ns(work_ns: u64, share: u32) -> u64;
         move_cost_ns(far: bool) -> u64;
         far_excess(excess: u64, heavy_weight: u64) -> u64;

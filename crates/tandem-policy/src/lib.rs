@@ -47,7 +47,7 @@ pub mod balance {
 
 /// What a vCPU gets (`policy/vcap.h`).
 pub mod vcap {
-    pub use crate::ffi::safe::{vcap_arrive, vcap_busy, vcap_effective, vcap_fresh};
+    pub use crate::ffi::safe::{absence_bucket, vcap_arrive, vcap_busy, vcap_effective, vcap_fresh};
 }
 
 /// Where a task should run (`policy/place.h`).

@@ -171,6 +171,15 @@ fn work_crosses_caches_only_where_that_saves_more_than_it_costs() {
 }
 
 #[test]
+fn lengths_of_absences_are_counted_four_per_doubling() {
+    let bucket = |us: u64| absence_bucket(us * 1000);
+    assert_eq!([0, 300, 375, 599, 600, 750, 1200].map(bucket), [0, 0, 1, 3, 4, 5, 8]);
+    assert_eq!(absence_bucket(1 << 40), 47);
+    let buckets: Vec<u32> = (0..300_000).step_by(37).map(bucket).collect();
+    assert!(buckets.windows(2).all(|pair| pair[0] <= pair[1] && pair[1] - pair[0] <= 1));
+}
+
+#[test]
 fn neighbours_on_a_core_or_a_hardware_thread_count() {
     assert_eq!(crowded_share(1024, 0, 0), 1024);
     assert_eq!(crowded_share(1024, 1, 1), 320, "stacked siblings share a core, too");
