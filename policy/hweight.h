@@ -39,7 +39,8 @@ POLICY u64 weight_of_cgroup(u32 cgroup_weight)
 
 POLICY u64 effective_weight(u32 own_weight, u64 scale)
 {
-	u64 w = ((u64)own_weight * min_u64(scale, TANDEM_SCALE_MAX)) >> 20;
+	/* To the nearest: light tasks have few steps. */
+	u64 w = ((u64)own_weight * min_u64(scale, TANDEM_SCALE_MAX) + (1ULL << 19)) >> 20;
 
 	return w < TANDEM_EFFECTIVE_MIN ? TANDEM_EFFECTIVE_MIN : min_u64(w, TANDEM_EFFECTIVE_MAX);
 }

@@ -76,18 +76,25 @@ POLICY u32 absence_bucket(u64 absence_ns)
 	return bucket + (u32)min_u64((absence_ns - limit) * 4 / limit, 3);
 }
 
-POLICY void vcap_absence(struct vcpu_model *m, u64 absence_ns)
+/*
+ * The host took `absent_ns` in all, in as many pieces as it came back (`returns`; 0 or 1: one, as far as anybody
+ * knows). Between two looks there may be several; their sum and number are exact, the single lengths are not.
+ */
+POLICY void vcap_absences(struct vcpu_model *m, u64 absent_ns, u32 returns)
 {
-	u32 bucket = absence_bucket(absence_ns);
+	u64 most = absent_ns / TANDEM_INACTIVE_MIN_NS, each;
+	u32 times = (u32)min_u64(max_u64(returns, 1), most), bucket;
 
-	if (absence_ns < TANDEM_INACTIVE_MIN_NS)
+	if (!times)
 		return;
-	m->absent_ns += absence_ns;
+	each = absent_ns / times;
+	bucket = absence_bucket(each);
+	m->absent_ns += absent_ns;
 	if (bucket < TANDEM_ABSENCE_BUCKETS)
-		m->absences[bucket]++;
-	absence_ns = min_u64(absence_ns, TANDEM_INACTIVE_MAX_NS);
-	m->inactive_mean_ns = m->inactive_events ? ewma_u64(m->inactive_mean_ns, absence_ns, 2) : absence_ns;
-	m->inactive_events++;
+		m->absences[bucket] += times;
+	each = min_u64(each, TANDEM_INACTIVE_MAX_NS);
+	m->inactive_mean_ns = m->inactive_events ? ewma_u64(m->inactive_mean_ns, each, 2) : each;
+	m->inactive_events += times;
 }
 
 /*
@@ -116,11 +123,11 @@ POLICY u32 vcap_sample(struct vcpu_model *m, u64 now_ns, u32 sample)
 	return out;
 }
 
-/* The vCPU was busy for `elapsed_ns`, of which the host withheld `stolen_ns`. */
-POLICY u32 vcap_busy(struct vcpu_model *m, u64 now_ns, u64 elapsed_ns, u64 stolen_ns)
+/* The vCPU was busy for `elapsed_ns`, of which the host withheld `stolen_ns`, in `returns` pieces. */
+POLICY u32 vcap_busy(struct vcpu_model *m, u64 now_ns, u64 elapsed_ns, u64 stolen_ns, u32 returns)
 {
 	stolen_ns = min_u64(stolen_ns, elapsed_ns);
-	vcap_absence(m, stolen_ns);
+	vcap_absences(m, stolen_ns, returns);
 	m->demand_ns += elapsed_ns;
 	m->stolen_ns += stolen_ns;
 	if (m->demand_ns < vcap_window_ns(m))

@@ -74,6 +74,7 @@ struct cpu_state {
 
 	u64 seen_at_ns;		/* last observation of time and steal */
 	u64 seen_steal_ns;
+	u64 seen_returns;
 	u64 seen_inactive_ns;	/* when another CPU first found it inactive; 0: active (written by others) */
 
 	u64 clock[NR_QUEUE_CLASSES];	/* V of each class */
@@ -93,7 +94,8 @@ struct cpu_state {
 	u64 late_weight;	/* weight on whose account the last of them was put there */
 	u64 run_until_ns;	/* when the current task's turn ends; 0: nothing depends on it */
 	u64 timer_at_ns;	/* for when the slice timer is armed; 0: it is not */
-	u64 timer_late_ns;	/* by how much it is late, on average */
+	u64 turn_due_ns;	/* when the turn was to end that the timer has just ended; 0: it did not */
+	u64 timer_late_ns;	/* from the timer to the end of the turn, on average */
 	u64 balanced_at_ns;
 	u64 hog_weight;		/* the part of weight[normal] that balancing counts (atomic, any CPU) */
 	u32 hogs;		/* how many tasks that is (atomic, any CPU) */

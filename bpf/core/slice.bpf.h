@@ -17,7 +17,7 @@
 /* Ends closer than this are as good as now. */
 #define SLICE_SLACK_NS (30 * NSEC_PER_USEC_)
 /* Lateness beyond this is an absence of the vCPU, nothing to compensate. */
-#define SLICE_LATE_MAX_NS (300 * NSEC_PER_USEC_)
+#define SLICE_LATE_MAX_NS (400 * NSEC_PER_USEC_)
 
 /* Sized to the number of possible CPUs when the object is loaded. */
 struct {
@@ -57,23 +57,39 @@ static __always_inline void end_turn_at(struct cpu_state *c, u32 cpu, u64 until,
 static int slice_expired(void *map, u32 *key, struct one_timer *t)
 {
 	struct cpu_state *c = cpu_state(*key);
-	u64 now = k_now(), late;
+	u64 now = k_now();
 
 	if (!c || !c->timer_at_ns)
 		return 0;
-	late = sub_floor_u64(now, c->timer_at_ns);
 	c->timer_at_ns = 0;
-	if (late < SLICE_LATE_MAX_NS)
-		c->timer_late_ns = ewma_u64(c->timer_late_ns, late, 3);
 	if (!c->run_until_ns || !c->online)
 		return 0;
 	if (time_before_ns(now + SLICE_SLACK_NS + c->timer_late_ns, c->run_until_ns)) {
 		arm_slice(t, c, now);
 		return 0;
 	}
+	c->turn_due_ns = c->run_until_ns;
 	c->run_until_ns = 0;
 	k_kick_preempt(*key);
 	return 0;
+}
+
+/*
+ * A turn has ended. If the timer ended it, it begins earlier next time by as
+ * much as that was late, interrupt and switch included: the mean turn is as
+ * long as it should be.
+ */
+static __always_inline void turn_ended(struct cpu_state *c, u64 now)
+{
+	u64 due = c->turn_due_ns, early, late;
+
+	if (!due)
+		return;
+	c->turn_due_ns = 0;
+	late = sub_floor_u64(now, due);
+	early = sub_floor_u64(due, now);
+	if (late < SLICE_LATE_MAX_NS)
+		c->timer_late_ns = min_u64(sub_floor_u64(c->timer_late_ns + late / 8, early / 8), SLICE_LATE_MAX_NS);
 }
 
 static __noinline s32 slices_init(void)

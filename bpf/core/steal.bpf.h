@@ -6,7 +6,8 @@
  * the run delay of the vCPU thread on the host (exact whenever the vCPU runs,
  * for it is written at every entry), `preempted` is set when the vCPU loses
  * its pCPU. An idle vCPU also has `preempted` set, so nobody may take the
- * flag for inactivity without asking whether the vCPU had work.
+ * flag for inactivity without asking whether the vCPU had work. `version`
+ * goes up by two each time the host lets the vCPU run again.
  * Elsewhere steal comes from the kernel's accounting (one tick late) and
  * inactivity from a heartbeat: a busy vCPU that shows no sign of life for
  * more than two ticks.
@@ -35,6 +36,17 @@ static __always_inline u64 steal_of(s32 cpu)
 		const struct kernel_cpustat *ks = bpf_per_cpu_ptr(&kernel_cpustat, cpu);
 
 		return ks ? ks->cpustat[CPUTIME_STEAL] : 0;
+	}
+	return 0;
+}
+
+/* How often the host has let a vCPU run again; wraps. 0: it does not tell. */
+static __always_inline u32 returns_of(s32 cpu)
+{
+	if (kvm_steal_page && bpf_ksym_exists(&steal_time)) {
+		const struct kvm_steal_time *st = bpf_per_cpu_ptr(&steal_time, cpu);
+
+		return st ? st->version >> 1 : 0;
 	}
 	return 0;
 }

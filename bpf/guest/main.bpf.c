@@ -387,6 +387,7 @@ void BPF_STRUCT_OPS(guest_stopping, struct task_struct *p, bool runnable)
 
 		observe(c, cpu, now, WAS_BUSY);
 		charge(t, c, cpu, now);
+		turn_ended(c, now);
 	}
 	t->run_cpu = -1;
 	c->curr_charged_at_ns = 0;
@@ -538,6 +539,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 		c->pull_from = -1;
 		c->seen_at_ns = now;
 		c->seen_steal_ns = steal_of(i);
+		c->seen_returns = returns_of(i);
 		c->idle_floor_at_ns = now;
 		c->curr_class = CLASS_NONE;
 		if (!c->online)

@@ -107,15 +107,17 @@ enum vcpu_was {
 static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum vcpu_was was)
 {
 	u64 steal = steal_of(cpu), elapsed, stolen;
-	u32 news;
+	/* One bit of the page's count is lost by halving it. */
+	u32 all = returns_of(cpu), returns = (all - (u32)c->seen_returns) & 0x7fffffffU, news;
 
 	elapsed = sub_floor_u64(now, c->seen_at_ns);
 	stolen = sub_floor_u64(steal, c->seen_steal_ns);
 	c->seen_at_ns = now;
 	c->seen_inactive_ns = 0;
 	c->seen_steal_ns = steal;
+	c->seen_returns = all;
 	if (was == WAS_BUSY)
-		news = vcap_busy(&c->model, now, elapsed, stolen);
+		news = vcap_busy(&c->model, now, elapsed, stolen, returns);
 	else
 		news = vcap_arrive(&c->model, now, stolen);
 	if (!news)

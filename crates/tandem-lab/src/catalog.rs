@@ -48,6 +48,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "test-faults",
     "test-hotplug",
     "test-nested",
+    "test-probe",
     "test-torture",
     "test-kernel",
 );

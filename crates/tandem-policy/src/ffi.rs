@@ -56,9 +56,15 @@ pub mod safe {
         far_excess(excess: u64, heavy_weight: u64) -> u64;
     }
 
-    pub fn vcap_busy(model: &mut vcpu_model, now_ns: u64, elapsed_ns: u64, stolen_ns: u64) -> u32 {
+    pub fn vcap_busy(
+        model: &mut vcpu_model,
+        now_ns: u64,
+        elapsed_ns: u64,
+        stolen_ns: u64,
+        returns: u32,
+    ) -> u32 {
         // SAFETY: the reference is valid for the call and the function keeps no pointer.
-        unsafe { super::vcap_busy(model, now_ns, elapsed_ns, stolen_ns) }
+        unsafe { super::vcap_busy(model, now_ns, elapsed_ns, stolen_ns, returns) }
     }
 
     pub fn vcap_arrive(model: &mut vcpu_model, now_ns: u64, waited_ns: u64) -> u32 {

@@ -33,7 +33,7 @@ impl Host {
         while now < from + wall {
             let next = self.served_at(now + MS);
             let stolen = next - now - MS;
-            vcap_busy(model, next, next - now, stolen);
+            vcap_busy(model, next, next - now, stolen, 1);
             now = next;
         }
         now
@@ -91,10 +91,23 @@ fn an_undisturbed_vcpu_is_whole_and_a_sudden_loss_is_reported() {
     assert_eq!(model.share, SCALE);
     let mut dropped = false;
     for step in 1..=40 {
-        dropped |= vcap_busy(&mut model, now + step * MS, MS, MS * 7 / 10) & 2 != 0;
+        dropped |= vcap_busy(&mut model, now + step * MS, MS, MS * 7 / 10, 1) & 2 != 0;
     }
     assert!(dropped);
     assert!(model.share < SCALE / 2, "{}", model.share);
+}
+
+#[test]
+fn several_absences_between_two_looks_are_as_many() {
+    let mut model = vcpu_model::default();
+    vcap_busy(&mut model, 8 * MS, 8 * MS, 6 * MS, 3);
+    assert_eq!((model.absent_ns, model.inactive_events, model.inactive_mean_ns), (6 * MS, 3, 2 * MS));
+    assert_eq!(model.absences[absence_bucket(2 * MS) as usize], 3);
+    // Nobody counted: one. Exits without a loss: none.
+    vcap_busy(&mut model, 16 * MS, 8 * MS, 6 * MS, 0);
+    assert_eq!((model.absent_ns, model.inactive_events), (12 * MS, 4));
+    vcap_busy(&mut model, 24 * MS, 8 * MS, 100_000, 5);
+    assert_eq!((model.absent_ns, model.inactive_events), (12 * MS, 4));
 }
 
 #[test]
@@ -102,7 +115,7 @@ fn what_is_not_known_or_too_old_counts_as_ordinary() {
     let mut model = vcpu_model::default();
     assert_eq!(vcap_effective(&model, 5), SCALE);
     for step in 1..=20 {
-        vcap_busy(&mut model, step * MS, MS, MS / 2);
+        vcap_busy(&mut model, step * MS, MS, MS / 2, 1);
     }
     assert!(vcap_fresh(&model, 21 * MS) && vcap_effective(&model, 21 * MS) < SCALE);
     assert_eq!(vcap_effective(&model, 60_000 * MS), SCALE);
@@ -228,7 +241,7 @@ proptest! {
         let mut model = vcpu_model::default();
         for (now, elapsed, stolen, busy) in steps {
             if busy {
-                vcap_busy(&mut model, now, elapsed % (1 << 40), stolen % (1 << 40));
+                vcap_busy(&mut model, now, elapsed % (1 << 40), stolen % (1 << 40), elapsed as u32);
             } else {
                 vcap_arrive(&mut model, now, stolen % (1 << 40));
             }

@@ -4,6 +4,8 @@
 //! or always. Several on one hardware thread take turns. Two that run at the same time pass a line at
 //! the latency of their distance; now and then a batch is disturbed.
 
+pub mod core;
+
 use crate::activity::Activity;
 use crate::machine::{Errand, Machine, Outcome};
 use std::collections::VecDeque;

@@ -9,6 +9,7 @@
 //! its fixed thresholds: latencies are told apart by clustering those of the machine at hand.
 
 pub mod activity;
+pub mod core;
 pub mod emulated;
 pub mod error;
 pub mod estimate;

@@ -7,52 +7,21 @@
 //! small share of a fast core is told apart from one with all of a slow one.
 
 use crate::activity::{Absences, Activity};
+use crate::core::{Core, Here};
 use crate::{sys, ProbeError};
-use std::hint::black_box;
-use std::os::unix::fs::FileExt;
+use std::io::Error;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// Multiplications of a block: some ten microseconds, well above what reading the clock costs.
-const BLOCK: u32 = 4096;
 /// Longer between two blocks than this beyond their usual length: it was away, ns. Interrupts, and the exits that
 /// they cost, are shorter; a host's slices are longer (`TANDEM_INACTIVE_MIN_NS` in `policy/vcap.h`).
 const AWAY_NS: u64 = 300_000;
 
+/// No core does a block in less, ns.
+const LEAST_BLOCK_NS: u64 = 1_000;
+
 /// For a sample of this length the kernel's account of steal is exact to two points.
 const LONG_ENOUGH_NS: u64 = 500_000_000;
-
-/// What the kernel says of a thread, from its schedstat.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SchedStat {
-    /// Time it ran, ns; without steal where the guest's kernel knows of it.
-    pub ran_ns: u64,
-    /// Time it waited for other tasks of this kernel, ns.
-    pub waited_ns: u64,
-}
-
-impl SchedStat {
-    /// From the text of `/proc/thread-self/schedstat`: "ran waited slices". None: it is something else.
-    pub fn parse(text: &str) -> Option<Self> {
-        let mut numbers = text.split_ascii_whitespace().map(str::parse);
-        Some(Self { ran_ns: numbers.next()?.ok()?, waited_ns: numbers.next()?.ok()? })
-    }
-}
-
-/// The calling thread's schedstat, held open: it is read within the time line that it explains.
-struct OwnSchedStat(Option<std::fs::File>);
-
-impl OwnSchedStat {
-    fn open() -> Self {
-        Self(std::fs::File::open("/proc/thread-self/schedstat").ok())
-    }
-
-    fn read(&self) -> Option<SchedStat> {
-        let mut text = [0; 96];
-        let length = self.0.as_ref()?.read_at(&mut text, 0).ok()?;
-        SchedStat::parse(std::str::from_utf8(&text[..length]).ok()?)
-    }
-}
 
 /// One vCPU in one sample.
 #[derive(Debug, Clone, PartialEq)]
@@ -93,33 +62,6 @@ impl Sample {
     }
 }
 
-/// Steal of one CPU since the boot as `/proc/stat` has it, ns (in steps of 10 ms). None: no such CPU.
-pub fn steal_ns(proc_stat: &str, cpu: usize) -> Option<u64> {
-    /// User space is told of time in hundredths of a second.
-    const UNIT_NS: u64 = 10_000_000;
-    let name = format!("cpu{cpu}");
-    let line = proc_stat.lines().find(|line| line.split_ascii_whitespace().next() == Some(&name))?;
-    line.split_ascii_whitespace().nth(8)?.parse::<u64>().ok()?.checked_mul(UNIT_NS)
-}
-
-/// What the kernel's account can tell of steal.
-struct Steal {
-    cpu: usize,
-    reported: bool,
-}
-
-impl Steal {
-    fn of(cpu: usize) -> Self {
-        let reported = crate::hypervisor::Hypervisor::detect().is_some_and(|h| h.reports_steal());
-        Self { cpu, reported }
-    }
-
-    fn read_ns(&self) -> Option<u64> {
-        let text = self.reported.then(|| std::fs::read_to_string("/proc/stat").ok())??;
-        steal_ns(&text, self.cpu)
-    }
-}
-
 /// Samples all these CPUs at once for a time.
 ///
 /// # Errors
@@ -139,7 +81,13 @@ pub fn sample(cpus: &[usize], length: Duration, policy: sys::Policy) -> Result<V
                 // Best effort always is allowed; without the right to real time the sample is an ordinary one.
                 let _ = sys::set_policy(policy);
                 drop(gate.read().unwrap_or_else(PoisonError::into_inner));
-                pinned.map(|()| one(cpu, length, started)).map_err(|error| ProbeError::Cpu { cpu, error })
+                let sample = pinned.map(|()| on_core(&mut Here::new(cpu, started), length));
+                // Taken offline meanwhile: what was measured is another CPU's.
+                let stayed =
+                    if sys::is_on(cpu) { Ok(()) } else { Err(Error::from_raw_os_error(libc::ENODEV)) };
+                sample
+                    .and_then(|sample| stayed.map(|()| sample))
+                    .map_err(|error| ProbeError::Cpu { cpu, error })
             });
         match spawned {
             Ok(thread) => threads.push(thread),
@@ -187,27 +135,28 @@ fn between(begin: u64, end: u64, gaps: &[(u64, u64)]) -> Activity {
     Activity::new(starts.zip(ends))
 }
 
-fn one(cpu: usize, length: Duration, started: Instant) -> Sample {
-    let ns = || u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let schedstat = OwnSchedStat::open();
-    let steal = Steal::of(cpu);
-    let steal_before = steal.read_ns();
-    let before = schedstat.read();
-    let begin = ns();
-    let end = begin.saturating_add(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
+/// Samples one CPU: to be called by a thread on it.
+pub fn on_core(core: &mut impl Core, length: Duration) -> Sample {
+    let steal_before = core.steal_ns();
+    let before = core.account();
+    let begin = core.now_ns();
+    let length_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
     let mut last = begin;
     let mut waited_before = before.unwrap_or_default().waited_ns;
     let mut gaps = Vec::new();
     let mut blocks = Vec::with_capacity(1024);
     let mut usual = u64::MAX;
-    let mut state = begin | 1;
+    let mut done: u64 = 0;
     loop {
-        state = work(state);
-        let now = ns();
+        core.work();
+        // A clock that goes back stands still for us.
+        let now = core.now_ns().max(last);
         let block = now - last;
-        usual = usual.min(block);
+        if block > 0 {
+            usual = usual.min(block);
+        }
         if block > usual.saturating_add(AWAY_NS) {
-            let waited = schedstat.read().unwrap_or_default().waited_ns;
+            let waited = core.account().unwrap_or_default().waited_ns;
             // While other tasks of the guest had the vCPU, it ran, for all that this thread can know.
             if waited.saturating_sub(waited_before) < block / 2 {
                 gaps.push((last, now - usual));
@@ -217,22 +166,24 @@ fn one(cpu: usize, length: Duration, started: Instant) -> Sample {
             blocks.push(block);
         }
         last = now;
-        if now >= end {
+        done += 1;
+        // By the clock, or by the work if the clock does not get on.
+        let worked = if usual == u64::MAX { done * LEAST_BLOCK_NS } else { done.saturating_mul(usual) };
+        if now - begin >= length_ns || worked / 2 >= length_ns {
             break;
         }
     }
-    black_box(state);
-    let after = schedstat.read();
+    let after = core.account();
     let waited_ns = before.zip(after).map_or(0, |(b, a)| a.waited_ns.saturating_sub(b.waited_ns));
     let wall_ns = last - begin;
     let steal_ns = steal_before
-        .zip(steal.read_ns())
+        .zip(core.steal_ns())
         .map(|(b, a)| a.saturating_sub(b))
         .filter(|_| wall_ns >= LONG_ENOUGH_NS);
     let gaps = made_by_host(gaps, steal_ns);
     blocks.sort_unstable();
     Sample {
-        cpu,
+        cpu: core.cpu(),
         wall_ns,
         away_ns: gaps.iter().map(|(from, to)| to - from).sum(),
         steal_ns,
@@ -241,15 +192,6 @@ fn one(cpu: usize, length: Duration, started: Instant) -> Sample {
         // The lower quartile: interrupts only add.
         block_ns: blocks.get(blocks.len() / 4).map(|block| *block as f64),
     }
-}
-
-/// A chain of multiplications: no memory, no clock, nothing that a hypervisor could trap.
-fn work(mut state: u64) -> u64 {
-    for _ in 0..BLOCK {
-        state =
-            black_box(state).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    }
-    state
 }
 
 #[cfg(test)]
@@ -284,22 +226,6 @@ mod tests {
     }
 
     #[test]
-    fn steal_in_proc_stat() {
-        let text = "cpu  9 0 0 0 0 0 0 99 0 0\ncpu1 1 2 3 4 5 6 7 8 9 10\ncpu10 0 0 0 0 0 0 0 5 0 0\n";
-        assert_eq!(steal_ns(text, 1), Some(80_000_000));
-        assert_eq!(steal_ns(text, 10), Some(50_000_000));
-        assert_eq!(steal_ns(text, 2), None);
-        assert_eq!(steal_ns("cpu0 1 2", 0), None);
-    }
-
-    #[test]
-    fn what_schedstat_says() {
-        assert_eq!(SchedStat::parse("12 34 5\n"), Some(SchedStat { ran_ns: 12, waited_ns: 34 }));
-        assert_eq!(SchedStat::parse("12"), None);
-        assert_eq!(SchedStat::parse("a b c"), None);
-    }
-
-    #[test]
     fn the_machine_at_hand_can_be_sampled() {
         let cpus = sys::usable_cpus().unwrap();
         let samples = sample(&cpus, Duration::from_millis(20), sys::Policy::BestEffort).unwrap();
@@ -315,12 +241,6 @@ mod tests {
         fn shares_are_shares(wall in 0u64..1_000_000_000, waited in any::<u32>(), away in any::<u32>(), steal in proptest::option::of(any::<u32>())) {
             let sample = sample_of(wall, u64::from(waited).min(wall), away.into(), steal.map(u64::from));
             prop_assert!(sample.share().is_none_or(|share| (0.0..=1.0).contains(&share)));
-        }
-
-        #[test]
-        fn any_text_is_survived(text in ".{0,60}") {
-            let _ = SchedStat::parse(&text);
-            let _ = steal_ns(&text, 0);
         }
     }
 }

@@ -21,6 +21,12 @@ pub fn pin_to(cpu: usize) -> Result<()> {
     Ok(())
 }
 
+/// Does the calling thread run on this CPU? When a CPU goes offline the kernel moves even those who are pinned to it.
+pub fn is_on(cpu: usize) -> bool {
+    // SAFETY: takes and touches nothing.
+    usize::try_from(unsafe { libc::sched_getcpu() }) == Ok(cpu)
+}
+
 /// Numbers of the CPUs that the calling thread may use, ascending.
 ///
 /// # Errors

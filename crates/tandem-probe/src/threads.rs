@@ -111,7 +111,17 @@ impl Threads {
                             // A partner that is gone does not report; the errand ends by its limit.
                             let _ = partner.send(*order);
                         }
-                        if results.send(pass(&order, started)).is_err() {
+                        let mut report = pass(&order, started);
+                        if !sys::is_on(cpu) {
+                            // Taken offline meanwhile: what was measured is another CPU's.
+                            report = Report {
+                                latency_ns: None,
+                                passes: 0,
+                                activity: Activity::default(),
+                                ..report
+                            };
+                        }
+                        if results.send(report).is_err() {
                             return;
                         }
                     }

@@ -114,6 +114,30 @@ fn a_partner_that_never_runs_is_unknown() {
 }
 
 #[test]
+fn a_partner_that_goes_away_ends_nothing() {
+    // It runs for 3 ms, then no more: taken offline, say.
+    let gone = Supply::Turns { on_ns: 3 * MS, off_ns: 3_600_000 * MS, irregular: false };
+    for seed in 1..=20 {
+        let vcpus = (0..6).map(|cpu| {
+            (cpu, Place { socket: 0, core: cpu, thread: 0 }, if cpu == 2 { gone } else { Supply::Whole })
+        });
+        let mut machine = Emulated::new(vcpus, Latencies::default(), seed);
+        let (topology, elapsed) = probe(&mut machine, 200);
+        assert!(elapsed < 260 * MS, "{elapsed}");
+        assert_eq!(topology.stacked().count(), 0);
+        assert!(topology.unknown.iter().all(|(a, b)| *a == 2 || *b == 2), "{:?}", topology.unknown);
+    }
+}
+
+#[test]
+fn one_cpu_has_no_topology() {
+    let mut machine =
+        Emulated::new([(7, Place { socket: 0, core: 0, thread: 0 }, Supply::Whole)], Latencies::default(), 1);
+    let error = full(&mut machine, 100 * MS).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains('1'), "{error}");
+}
+
+#[test]
 fn a_move_is_noticed() {
     let mut machine = Emulated::hpvm(3);
     let (topology, _) = probe(&mut machine, 1000);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tandem_probe::kernel::{format_list, parse_list, write_tree, KernelView};
+use tandem_probe::machine::Machine as _;
 use tandem_probe::report::Report;
 use tandem_probe::threads::Threads;
 use tandem_probe::{render, share, sys, vtop};
@@ -108,8 +109,12 @@ impl ProbeCmd {
             Some(Part::Share) => None,
             // One CPU has no topology; asked for by name that is an error, otherwise there is nothing to say.
             None if cpus.len() < 2 => None,
-            _ => {
+            only => {
                 let mut threads = Threads::on(cpus).context("measuring the topology")?;
+                // Others may have gone offline since.
+                if only.is_none() && threads.cpus().len() < 2 {
+                    return Ok(Report::of(&samples, None, KernelView::read(SYSFS_CPU.as_ref(), cpus)));
+                }
                 Some(vtop::full(&mut threads, length.as_nanos() as u64).context("measuring the topology")?)
             }
         };
