@@ -40,6 +40,14 @@ static __always_inline u64 remaining(const struct task_state *t)
 	return sub_floor_u64(t->request_ns, t->used_ns);
 }
 
+/* So near to its end that what is left is not worth a turn: timers are early as often as late. */
+#define REQUEST_SLACK_NS (100 * NSEC_PER_USEC_)
+
+static __always_inline bool request_done(const struct task_state *t)
+{
+	return remaining(t) <= min_u64(REQUEST_SLACK_NS, t->request_ns >> 3);
+}
+
 /*
  * What others have to wait for on account of t: its usual run, but not more
  * than one turn, for then the next deadline is served.

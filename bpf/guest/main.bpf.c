@@ -163,7 +163,7 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 		reweigh(t, c);
 	else
 		rejoin(p, t, cpu, now);
-	if (t->used_ns >= t->request_ns)
+	if (request_done(t))
 		renew_request(t, c);
 	count(c, CNT_QUEUED);
 	put_in_order(p, t, c, cpu, now, enq_flags);
@@ -182,7 +182,7 @@ static __always_inline bool keep(struct task_struct *prev, struct task_state *t,
 	if (nr_limits && may_park(prev) && exhausted(t->group, now))
 		return false;
 	reweigh(t, c);
-	if (t->used_ns >= t->request_ns)
+	if (request_done(t))
 		renew_request(t, c);
 	else if (!prev->scx.slice)
 		count(c, CNT_REGRANTED);
@@ -281,7 +281,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	}
 	company = waiting_normal(cpu, c);
 	if (t->class == CLASS_BEST_EFFORT) {
-		if (company || t->used_ns >= t->request_ns)
+		if (company || request_done(t))
 			k_set_slice(p, 0);
 		return;
 	}
@@ -291,7 +291,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 		return;
 	}
 	company = company || k_waiting(queue_of(cpu, CLASS_BEST_EFFORT));
-	if (t->used_ns >= t->request_ns) {
+	if (request_done(t)) {
 		if (company) {
 			k_set_slice(p, 0);
 			return;

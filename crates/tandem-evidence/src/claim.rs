@@ -26,6 +26,9 @@ pub struct Claim {
     pub arm: String,
     /// When the claim holds.
     pub target: Target,
+    /// If the target is missed: why, and what was tried.
+    #[serde(default)]
+    pub cause: Option<String>,
 }
 
 /// Which figure of an arm's samples a target looks at.

@@ -1,7 +1,7 @@
 //! The book as a page of Markdown.
 
 use crate::claim::{Book, Target};
-use crate::judge::judge;
+use crate::judge::{judge, Standing};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use tandem_result::{Evidence, ExperimentResult};
@@ -16,6 +16,7 @@ pub fn render(book: &Book, results: &BTreeMap<String, ExperimentResult>) -> Stri
          | claim | target | result | standing | level | lost to the rig | command | kernel | date |\n\
          |---|---|---|---|---|---|---|---|---|\n",
     );
+    let mut causes = String::new();
     for claim in &book.claims {
         let result = results.get(&claim.experiment);
         let judgement = judge(claim, result);
@@ -44,6 +45,12 @@ pub fn render(book: &Book, results: &BTreeMap<String, ExperimentResult>) -> Stri
             cell(&fact("kernel")),
             cell(&fact("date")),
         );
+        if let (Standing::Missed, Some(cause)) = (judgement.standing, &claim.cause) {
+            let _ = writeln!(causes, "- **{}** ({}): {}", claim.text, judgement.figure, cause.trim());
+        }
+    }
+    if !causes.is_empty() {
+        let _ = write!(page, "\n## Why targets are missed\n\n{causes}");
     }
     page
 }
