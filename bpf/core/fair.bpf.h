@@ -249,16 +249,28 @@ static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
  * Account what p ran on `cpu` since the last charge, without steal. To be
  * called on that very CPU: its clock and its steal are exact only there.
  */
-static __always_inline void charge(struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+/*
+ * Run time is what the kernel accounts it as (cpu.stat, top): its clock stops
+ * when it begins to look for the next task, not when we are told. Steal comes
+ * off, unless the kernel has taken it off itself (PARAVIRT_TIME_ACCOUNTING):
+ * then the two cannot both fit into the time that has passed.
+ */
+static __always_inline u64 service_of(u64 ran_ns, u64 wall_ns, u64 stolen_ns)
 {
-	u64 steal = steal_of(cpu), wall, service, progress;
+	return ran_ns + stolen_ns / 2 > wall_ns ? sub_floor_u64(ran_ns, stolen_ns) : ran_ns;
+}
+
+static __always_inline void charge(const struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	u64 steal = steal_of(cpu), ran = k_ran_ns(p), service, progress;
 	s64 settled = 0;
 	u32 i = class_index(t->class);
 
 	if (t->run_cpu != cpu)
 		return;
-	wall = sub_floor_u64(now, t->charged_at_ns);
-	service = sub_floor_u64(wall, sub_floor_u64(steal, t->charged_steal_ns));
+	service = service_of(sub_floor_u64(ran, t->charged_ran_ns), sub_floor_u64(now, t->charged_at_ns),
+			     sub_floor_u64(steal, t->charged_steal_ns));
+	t->charged_ran_ns = ran;
 	t->charged_at_ns = now;
 	t->charged_steal_ns = steal;
 	t->used_ns += service;

@@ -146,6 +146,12 @@ static __always_inline u64 k_custom_slice(const struct task_struct *p)
 	return p->se.slice;
 }
 
+/* Run time since it exists, up to the last time that the kernel looked: at ticks and switches. */
+static __always_inline u64 k_ran_ns(const struct task_struct *p)
+{
+	return p->se.sum_exec_runtime;
+}
+
 static __always_inline bool k_is_exiting(const struct task_struct *p)
 {
 	return p->flags & K_PF_EXITING;

@@ -18,6 +18,7 @@ struct task_state {
 	u64 mean_burst_ns;
 	u64 booked_work_ns;	/* its part of cpu_state.queued_work_ns */
 	u64 charged_at_ns;	/* up to here its run time is accounted */
+	u64 charged_ran_ns;	/* its run time by then, since it exists */
 	u64 charged_steal_ns;
 	u64 pushed_at_ns;
 	u64 queued_at_ns;	/* since when it waits, while it does */

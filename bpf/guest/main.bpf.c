@@ -177,7 +177,7 @@ static __always_inline bool keep(struct task_struct *prev, struct task_state *t,
 
 	if (t->push_to >= 0 || t->run_cpu != cpu || !k_allowed(prev, cpu))
 		return false;
-	charge(t, c, cpu, now);
+	charge(prev, t, c, cpu, now);
 	admission_done(t);
 	if (nr_limits && may_park(prev) && exhausted(t->group, now))
 		return false;
@@ -270,7 +270,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	if (!t || !c)
 		return;
 	observe(c, cpu, now, WAS_BUSY);
-	charge(t, c, cpu, now);
+	charge(p, t, c, cpu, now);
 	rebook_work(t, c);
 	reweigh(t, c);
 	if (balance_tick(c, cpu, now))
@@ -386,7 +386,7 @@ void BPF_STRUCT_OPS(guest_stopping, struct task_struct *p, bool runnable)
 		u64 now = k_now();
 
 		observe(c, cpu, now, WAS_BUSY);
-		charge(t, c, cpu, now);
+		charge(p, t, c, cpu, now);
 		turn_ended(c, now);
 	}
 	t->run_cpu = -1;
@@ -478,6 +478,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init_task, struct task_struct *p, struct scx_
 	t->push_to = -1;
 	t->weight = TANDEM_UNIT;
 	t->class = CLASS_NORMAL;
+	t->charged_ran_ns = k_ran_ns(p);
 	t->request_ns = base_request_ns;
 	t->base_ns = base_request_ns;
 	t->group = cgroups_enabled && bpf_core_field_exists(args->cgroup) && args->cgroup ? group_of(args->cgroup)
