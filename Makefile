@@ -43,6 +43,9 @@ bench: build ## Compare with other schedulers (built from the registry; SCX_CHEC
 soak: build ## The long torture: ten times what make test does
 	@for i in 1 2 3 4 5 6 7 8 9 10; do echo "== soak $$i of 10"; $(TANDEM) lab run test-torture || exit 1; done
 
+paper: build ## The papers' experiments in the simulator: docs/RESULTS.md
+	$(TANDEM) sim results docs/RESULTS.md
+
 evidence: build ## Measure all claims (ONLY=experiment for one) and write docs/EVIDENCE.md
 	$(TANDEM) evidence $(if $(ONLY),--only $(ONLY))
 

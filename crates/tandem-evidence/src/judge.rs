@@ -157,7 +157,14 @@ mod tests {
     use tandem_result::Evidence;
 
     fn claim(target: Target) -> Claim {
-        Claim { text: "t".into(), experiment: "x".into(), metric: "p95".into(), arm: "b".into(), target, cause: None }
+        Claim {
+            text: "t".into(),
+            experiment: "x".into(),
+            metric: "p95".into(),
+            arm: "b".into(),
+            target,
+            cause: None,
+        }
     }
 
     fn result(base: f64, arm: f64) -> ExperimentResult {

@@ -44,6 +44,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "probe-cost",
     "live",
     "vact",
+    "validation",
     "test-load",
     "test-faults",
     "test-hotplug",

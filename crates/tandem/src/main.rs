@@ -5,6 +5,7 @@ mod cmd_evidence;
 mod cmd_guest;
 mod cmd_lab;
 mod cmd_probe;
+mod cmd_sim;
 
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
@@ -22,6 +23,7 @@ struct Cli {
 enum Command {
     Guest(cmd_guest::GuestCmd),
     Probe(cmd_probe::ProbeCmd),
+    Sim(cmd_sim::SimCmd),
     Doctor(cmd_doctor::DoctorCmd),
     Lab(cmd_lab::LabCmd),
     Evidence(cmd_evidence::EvidenceCmd),
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Guest(guest) => guest.run(),
         Command::Probe(probe) => probe.run(),
+        Command::Sim(sim) => sim.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Lab(lab) => lab.run(),
         Command::Evidence(evidence) => evidence.run(),

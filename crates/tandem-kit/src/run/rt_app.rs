@@ -31,9 +31,68 @@ pub struct Args {
     /// measure it on CPU 0 first, which takes seconds and depends on what else runs there
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     ns_per_loop: u32,
+    /// One of the workloads that the simulator is validated with, as it is, instead of periodic threads
+    #[arg(long, conflicts_with_all = ["threads", "secs", "run_us", "period_us", "ns_per_loop"])]
+    workload: Option<String>,
+}
+
+macro_rules! workloads {
+    ($($name:literal),*) => {
+        /// Workload files that run in rt-app and in the simulator, unchanged.
+        const WORKLOADS: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../../../tandem-sim/validation/", $name, ".json")))),*];
+    };
+}
+
+workloads!(
+    "barrier-beside-absences",
+    "best-effort",
+    "hog-beside-absences",
+    "hogs",
+    "hogs-beside-absences",
+    "lock",
+    "periodic-high",
+    "periodic-low",
+    "periodic-medium",
+    "weights"
+);
+
+/// Loops per second, wake-ups and length of work of a workload file's tasks.
+fn run_file(name: &str) -> Result<Value> {
+    let names = || WORKLOADS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let (_, text) = WORKLOADS
+        .iter()
+        .find(|(other, _)| *other == name)
+        .with_context(|| format!("no workload {name:?}; there are {}", names()))?;
+    let program = process::find_program("rt-app", "rt-app")?;
+    let dir = PrivateDir::new()?;
+    let config: Value = serde_json::from_str(text).with_context(|| format!("workload {name}"))?;
+    let secs = config["global"]["duration"].as_f64().unwrap_or(0.0);
+    ensure!(secs > 0.0, "workload {name}: no duration");
+    let file = dir.write("config.json", *text)?;
+    process::run(&program, [file], &dir, Duration::from_secs_f64(3.0 * secs + 60.0))?;
+    let mut all = Periods::new();
+    let mut tasks = serde_json::Map::new();
+    for (task, text) in named_logs(dir.path())? {
+        let mut periods = Periods::new();
+        periods.read(&text)?;
+        all.read(&text)?;
+        tasks.insert(task, json!(round3(periods.runs.count() as f64 / secs)));
+    }
+    ensure!(all.runs.count() > 0, "rt-app: its logs hold no loop");
+    Ok(json!({
+        "workload": name,
+        "loops_per_s": round3(all.runs.count() as f64 / secs),
+        "tasks": tasks,
+        "wakeup_us": all.wakeups.summary_us(),
+        "run_us": all.runs.summary_us(),
+    }))
 }
 
 pub fn run(args: &Args) -> Result<Value> {
+    if let Some(name) = &args.workload {
+        return run_file(name);
+    }
     let program = process::find_program("rt-app", "rt-app")?;
     let dir = PrivateDir::new()?;
     let config = dir.write("config.json", configuration(args).to_string())?;
@@ -79,15 +138,24 @@ fn configuration(args: &Args) -> Value {
 
 /// The texts of all threads' logs.
 fn logs(dir: &Path) -> Result<Vec<String>> {
+    Ok(named_logs(dir)?.into_iter().map(|(_, text)| text).collect())
+}
+
+/// The same with the names of the threads, in their order.
+fn named_logs(dir: &Path) -> Result<Vec<(String, String)>> {
     let mut texts = Vec::new();
     for entry in std::fs::read_dir(dir).context("cannot list rt-app's logs")? {
         let path = entry.context("cannot list rt-app's logs")?.path();
         if path.extension().is_some_and(|extension| extension == "log") {
-            texts.push(
-                std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?,
-            );
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            // rt-app puts its own prefix before the thread's name.
+            let name = stem.split_once('-').map_or(stem.clone(), |(_, name)| name.to_owned());
+            let text =
+                std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            texts.push((name, text));
         }
     }
+    texts.sort();
     Ok(texts)
 }
 

@@ -1,0 +1,123 @@
+//! Compiles the guest scheduler twice: for the kernel's VM, whose object tells what maps it has, and natively, into a
+//! shared object that the simulator loads once per simulated kernel.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// `BPF_MAP_TYPE_STRUCT_OPS`.
+const STRUCT_OPS: u32 = 26;
+
+fn main() {
+    for dir in ["../../policy", "../../bpf", "native"] {
+        println!("cargo:rerun-if-changed={dir}");
+    }
+    println!("cargo:rerun-if-env-changed=BPF_CLANG");
+    if let Err(error) = build() {
+        panic!("building the scheduler for the simulator failed: {error}");
+    }
+}
+
+fn build() -> Result<(), String> {
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?);
+    scx_cargo::BpfBuilder::new()
+        .and_then(|mut builder| builder.enable_skel("../../bpf/guest/main.bpf.c", "bpf").build())
+        .map_err(|error| format!("{error:?}"))?;
+    let headers = out.join("native/bpf");
+    std::fs::create_dir_all(&headers).map_err(|error| error.to_string())?;
+    for (name, text) in libbpf_sys::API_HEADERS {
+        let text = if name == "bpf_helper_defs.h" { helpers_as_functions(text)? } else { text.to_owned() };
+        write(&headers.join(name), &text)?;
+    }
+    let scx = out.join("scx_utils-bpf_h");
+    write(&out.join("native/enums.h"), &enums(&scx.join("scx/enums.autogen.bpf.h"))?)?;
+    write(&out.join("native/maps.rs"), &maps(&out.join("bpf.bpf.o"))?)?;
+    native(&out, &scx)
+}
+
+/// What maps a policy has: from the object for the kernel, whose type information tells.
+fn maps(object: &Path) -> Result<String, String> {
+    let open = libbpf_rs::ObjectBuilder::default().open_file(object).map_err(|error| error.to_string())?;
+    let mut text = String::from(
+        "/// Maps of the guest scheduler: name, type, sizes of key and value, entries.\n\
+         const GUEST_MAPS: &[(&str, u32, usize, usize, usize)] = &[\n",
+    );
+    for map in open.maps() {
+        let name = map.name().to_string_lossy();
+        // The variables, and the table of operations: those are symbols of their own here.
+        if name.contains(['.', '_']) && map.initial_value().is_some()
+            || u32::from(map.map_type()) == STRUCT_OPS
+        {
+            continue;
+        }
+        let (kind, key, value) = (u32::from(map.map_type()), map.key_size(), map.value_size());
+        let _ = writeln!(text, "    ({name:?}, {kind}, {key}, {value}, {}),", map.max_entries());
+    }
+    text.push_str("];\n");
+    Ok(text)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// `static RET (* const NAME)(ARGS) = (void *) N;` becomes `extern RET NAME(ARGS);`.
+fn helpers_as_functions(text: &str) -> Result<String, String> {
+    let mut result = String::new();
+    for statement in text.split_inclusive(';') {
+        let Some(at) = statement.find("(* const ") else {
+            result.push_str(statement);
+            continue;
+        };
+        let (before, after) = statement.split_at(at);
+        let from = before.rfind("static ").ok_or("a helper that is not static")?;
+        let (name, arguments) =
+            after["(* const ".len()..].split_once(')').ok_or("a helper without a name")?;
+        let (arguments, _) = arguments.rsplit_once('=').ok_or("a helper without a number")?;
+        let kind = before[from + "static ".len()..].trim_end();
+        let _ = write!(result, "{}extern {kind} {name}{};", &before[..from], arguments.trim_end());
+    }
+    Ok(result)
+}
+
+/// The kernel's constants are variables that the loader sets; here from the types that we compile with.
+fn enums(header: &Path) -> Result<String, String> {
+    let text = std::fs::read_to_string(header).map_err(|error| format!("{}: {error}", header.display()))?;
+    let names = || {
+        text.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(" __")).map(|(name, _)| name)
+    };
+    let mut result = String::new();
+    for name in names() {
+        let _ = writeln!(result, "#undef {name}");
+    }
+    result.push_str("void sim_set_enums(void)\n{\n");
+    for name in names() {
+        let _ = writeln!(result, "#ifdef HAVE_{name}\n\t*(volatile u64 *)&__{name} = (u64){name};\n#endif");
+    }
+    result.push_str("}\n");
+    Ok(result)
+}
+
+fn native(out: &Path, scx: &Path) -> Result<(), String> {
+    let clang = std::env::var("BPF_CLANG").unwrap_or_else(|_| "clang".into());
+    let arch = match std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => "x86",
+        Ok("aarch64") => "arm64",
+        other => return Err(format!("no headers for {other:?}")),
+    };
+    let include = |path: PathBuf| format!("-I{}", path.display());
+    let status = Command::new(&clang)
+        .args(["-O2", "-fPIC", "-shared", "-nostdlib", "-fno-builtin", "-fno-stack-protector", "-w"])
+        .args(["-fno-strict-aliasing", "-Wl,--hash-style=gnu", "-Wl,-z,norelro"])
+        .arg(format!("-D__TARGET_ARCH_{arch}"))
+        .arg(format!("-D__SCX_TARGET_ARCH_{arch}"))
+        .arg(include(out.join("native")))
+        .arg(include(scx.join("arch").join(arch)))
+        .arg(include(scx.to_owned()))
+        .arg("native/guest.c")
+        .arg("-o")
+        .arg(out.join("guest.so"))
+        .status()
+        .map_err(|error| format!("{clang}: {error}"))?;
+    status.success().then_some(()).ok_or_else(|| format!("{clang}: {status}"))
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Compiles a policy for the machine at hand instead of for the kernel's VM,
+ * unchanged: helpers and kfuncs become functions that the simulator supplies,
+ * struct_ops become plain functions in a plain table, and questions about the
+ * running kernel's types are answered by the types that we compile with.
+ *
+ * Nothing here decides anything. What the policy asks of the kernel and is
+ * not supplied by the simulator fails when the image is loaded, by name.
+ */
+#ifndef TANDEM_SIM_SHIM_H
+#define TANDEM_SIM_SHIM_H
+
+#define BPF_NO_PRESERVE_ACCESS_INDEX
+#define __builtin_preserve_access_index(x) (x)
+/* Of fields and types only the existence is asked for. */
+#define __builtin_preserve_field_info(field, kind) 1
+#define __builtin_preserve_type_info(type, kind) 1
+#define __builtin_btf_type_id(type, kind) 0
+
+/* Before the headers that use it: constants are those that we compile with. */
+#define BPF_NO_KFUNC_PROTOTYPES
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#undef bpf_core_enum_value
+#undef bpf_core_enum_value_exists
+#define bpf_core_enum_value(type, value) ((u64)(value))
+#define bpf_core_enum_value_exists(type, value) 1
+
+#include <scx/common.bpf.h>
+
+#undef BPF_STRUCT_OPS
+#undef BPF_STRUCT_OPS_SLEEPABLE
+#define BPF_STRUCT_OPS(name, args...) name(args)
+#define BPF_STRUCT_OPS_SLEEPABLE(name, args...) name(args)
+
+#undef SCX_OPS_DEFINE
+#define SCX_OPS_DEFINE(name, ...) struct sched_ext_ops sim_ops = { __VA_ARGS__ }
+
+/* As the kernel's iterator: `i` keeps its last value. */
+#undef bpf_for
+#define bpf_for(i, start, end)								\
+	for (s64 ___at = (s64)(start), ___end = (s64)(end);				\
+	     ___at < ___end && (((i) = ___at), 1); ___at++)
+
+#endif

@@ -1,0 +1,415 @@
+//! Programs: step by step, and what they wait for.
+
+use super::state::{Account, Course, Resched, Segment, State};
+use super::Machine;
+use crate::hardware::Distance;
+use crate::program::{Step, Waiting};
+use crate::queue::{Event, Irq, Ns};
+
+impl Machine {
+    fn course(&mut self, task: usize) -> Option<&mut Course> {
+        self.tasks[task].course_mut()
+    }
+
+    /// The work of a task's segment is done.
+    pub(super) fn segment_ended(&mut self, task: usize) {
+        let Some(course) = self.course(task) else { return };
+        if course.cold_ns > 0 {
+            return;
+        }
+        match course.segment {
+            Segment::Run(0) => course.segment = Segment::None,
+            // Nobody has granted it: it sleeps instead.
+            Segment::Spin(Some(0)) if !course.granted => {
+                course.segment = Segment::None;
+                self.block(task);
+            }
+            _ => {}
+        }
+    }
+
+    /// What the task waited for is there. Whoever spins notices when it runs.
+    pub(super) fn grant(&mut self, task: usize) {
+        if let Some(course) = self.course(task) {
+            course.granted = true;
+        }
+        let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
+        if self.tasks[task].state == State::Running {
+            self.touch_cpu(world, cpu);
+        }
+    }
+
+    /// Grants and, if it sleeps, wakes.
+    fn release(&mut self, task: usize, by: usize, sync: bool) {
+        self.grant(task);
+        if self.tasks[task].state != State::Sleeping {
+            return;
+        }
+        let same = self.tasks[task].world == self.tasks[by].world;
+        let waker = same.then_some(self.tasks[by].cpu);
+        self.wake(task, waker, sync);
+    }
+
+    /// The task goes to sleep; it costs a system call.
+    fn block(&mut self, task: usize) {
+        let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
+        let account = if world == 0 { Account::HostKernel } else { Account::GuestKernel };
+        let ns = self.costs.block_ns;
+        self.burden(world, cpu, account, ns);
+        self.sleep(task);
+    }
+
+    /// The task waits for a grant in the way that it likes.
+    fn wait(&mut self, task: usize) {
+        let waiting = self.tasks[task].waiting();
+        let Some(course) = self.course(task) else { return };
+        course.granted = false;
+        match waiting {
+            Waiting::Block => self.block(task),
+            Waiting::Spin => course.segment = Segment::Spin(None),
+            Waiting::SpinThenBlock(ns) => course.segment = Segment::Spin(Some(ns)),
+        }
+    }
+
+    /// Does steps until one takes time. The task is on a CPU.
+    pub(super) fn advance(&mut self, task: usize) {
+        let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
+        self.cpu(world, cpu).entered_kernel = true;
+        let now = self.now;
+        let Some(course) = self.course(task) else { return };
+        if matches!(course.segment, Segment::Spin(_)) {
+            course.segment = Segment::None;
+        }
+        if course.request_at.is_some() && course.segment == Segment::None && course.granted {
+            course.granted = false;
+        }
+        if course.next == course.program.steps.len() {
+            course.next = 0;
+            course.rounds += 1;
+            if course.program.rounds == Some(course.rounds) {
+                self.finish(task);
+                return;
+            }
+        }
+        let step = course.program.steps[course.next].clone();
+        course.next += 1;
+        match step {
+            Step::Run(spread) => {
+                let ns = spread.draw_ns(&mut course.random);
+                if ns > 0 {
+                    course.segment = Segment::Run(ns);
+                }
+            }
+            Step::Sleep(spread) => {
+                let ns = spread.draw_ns(&mut course.random);
+                self.sleep_for(task, ns);
+            }
+            Step::Timer(period) => {
+                let passed = now - course.started;
+                let next = (passed / period + 1) * period;
+                self.sleep_for(task, next - passed);
+            }
+            Step::Lock(lock) => self.lock(task, lock),
+            Step::Unlock(lock) => self.unlock(task, lock),
+            Step::Barrier(barrier) => self.barrier(task, barrier),
+            Step::Get(queue) => self.get(task, queue),
+            Step::Put(queue) => self.put(task, queue),
+            Step::Serve(stream) => self.serve(task, stream),
+            Step::Device(device) => self.use_device(task, device),
+            Step::Send(mailbox) => self.send(task, mailbox),
+            Step::Receive(mailbox) => self.receive(task, mailbox),
+            Step::Wait { condition, lock } => {
+                self.conditions[condition].waiters.push((task, lock));
+                self.unlock(task, lock);
+                if let Some(course) = self.course(task) {
+                    course.granted = false;
+                }
+                self.block(task);
+            }
+            Step::Signal(condition) => {
+                if !self.conditions[condition].waiters.is_empty() {
+                    let (other, lock) = self.conditions[condition].waiters.remove(0);
+                    self.relock(other, lock, task);
+                }
+            }
+            Step::Broadcast(condition) => {
+                for (other, lock) in std::mem::take(&mut self.conditions[condition].waiters) {
+                    self.relock(other, lock, task);
+                }
+            }
+            Step::Yield => {
+                let entity = self.tasks[task].entity;
+                self.charge(world, cpu);
+                if self.tasks[task].scx.is_some() {
+                    self.yield_to_policy(task);
+                } else {
+                    self.worlds[world].fair.yields(entity);
+                }
+                self.cpu(world, cpu).resched = Resched::Now;
+            }
+            Step::Hop => self.hop(task),
+            Step::Count => {
+                course.counted += 1;
+                let counted = course.counted;
+                self.record.counted(now, task, counted);
+            }
+        }
+    }
+
+    /// The task's affinity is set to the next CPU: the kernel moves it as soon as it is switched out.
+    fn hop(&mut self, task: usize) {
+        let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
+        let cpus = self.worlds[world].cpus.len();
+        let next = (cpu + 1) % cpus;
+        if self.tasks[task].scx.is_some() {
+            self.fail("x_hop is not possible in a kernel with a policy".into());
+            return;
+        }
+        self.tasks[task].allowed = (0..cpus).map(|other| other == next).collect();
+        if next != cpu {
+            self.sleep(task);
+            self.tasks[task].woken = true;
+        }
+    }
+
+    fn finish(&mut self, task: usize) {
+        self.sleep(task);
+        self.tasks[task].state = State::Dead;
+        self.record.ended.push((self.now, task));
+    }
+
+    fn sleep_for(&mut self, task: usize, ns: Ns) {
+        if ns == 0 {
+            return;
+        }
+        self.block(task);
+        let t = &mut self.tasks[task];
+        t.timer_turn = t.timer_turn.wrapping_add(1);
+        let turn = t.timer_turn;
+        self.tasks[task].timer_due = Some(self.now + ns);
+        self.queue.add(self.now + ns, Event::Timer { task, turn });
+    }
+
+    fn lock(&mut self, task: usize, lock: usize) {
+        let l = &mut self.locks[lock];
+        if l.owner.is_none() {
+            l.owner = Some(task);
+        } else {
+            l.waiters.push(task);
+            self.wait(task);
+        }
+    }
+
+    fn unlock(&mut self, task: usize, lock: usize) {
+        let l = &mut self.locks[lock];
+        if l.waiters.is_empty() {
+            l.owner = None;
+            return;
+        }
+        // First come, first served: also if the first is not on a CPU at the moment.
+        let next = l.waiters.remove(0);
+        l.owner = Some(next);
+        self.release(next, task, false);
+    }
+
+    /// Whoever was signalled goes on as soon as it has its lock.
+    fn relock(&mut self, task: usize, lock: usize, by: usize) {
+        let l = &mut self.locks[lock];
+        if l.owner.is_none() {
+            l.owner = Some(task);
+            self.release(task, by, false);
+        } else {
+            l.waiters.push(task);
+        }
+    }
+
+    fn barrier(&mut self, task: usize, barrier: usize) {
+        let b = &mut self.barriers[barrier];
+        if b.waiters.len() + 1 < b.size {
+            b.waiters.push(task);
+            self.wait(task);
+            return;
+        }
+        b.rounds += 1;
+        let all = std::mem::take(&mut b.waiters);
+        for other in all {
+            self.release(other, task, false);
+        }
+    }
+
+    fn get(&mut self, task: usize, queue: usize) {
+        let q = &mut self.items[queue];
+        if q.level == 0 {
+            q.getters.push(task);
+            self.wait(task);
+            return;
+        }
+        q.level -= 1;
+        if !q.putters.is_empty() {
+            let next = q.putters.remove(0);
+            q.level += 1;
+            self.release(next, task, false);
+        }
+    }
+
+    fn put(&mut self, task: usize, queue: usize) {
+        let q = &mut self.items[queue];
+        if !q.getters.is_empty() {
+            let next = q.getters.remove(0);
+            self.release(next, task, false);
+        } else if q.level < q.capacity {
+            q.level += 1;
+        } else {
+            q.putters.push(task);
+            self.wait(task);
+        }
+    }
+
+    fn send(&mut self, task: usize, mailbox: usize) {
+        let now = self.now;
+        let m = &mut self.mailboxes[mailbox];
+        m.sent.push_back(now);
+        match m.reader.take() {
+            Some(reader) => {
+                m.sent.pop_back();
+                if let Some(course) = self.course(reader) {
+                    course.request_at = Some(now);
+                }
+                self.release(reader, task, false);
+            }
+            None => m.messages += 1,
+        }
+    }
+
+    fn receive(&mut self, task: usize, mailbox: usize) {
+        let m = &mut self.mailboxes[mailbox];
+        if m.messages > 0 {
+            m.messages -= 1;
+            m.sent.pop_front();
+            return;
+        }
+        m.reader = Some(task);
+        self.wait(task);
+    }
+
+    /// Serves the next request, or waits for one. What was served before is done now.
+    fn serve(&mut self, task: usize, stream: usize) {
+        let now = self.now;
+        if let Some(at) = self.course(task).and_then(|course| course.request_at.take()) {
+            self.record.served(now, stream, now - at);
+        }
+        let r = &mut self.requests[stream];
+        match r.waiting.pop_front() {
+            Some(at) => self.begin_service(task, stream, at),
+            None => {
+                r.idle.push(task);
+                // Back to this step when there is one.
+                if let Some(course) = self.course(task) {
+                    course.granted = false;
+                }
+                self.block(task);
+            }
+        }
+    }
+
+    fn begin_service(&mut self, task: usize, stream: usize, at: Ns) {
+        let r = &mut self.requests[stream];
+        let ns = r.service.draw_ns(&mut r.services).max(1);
+        let now = self.now;
+        self.record.queued(now, stream, now - at);
+        if let Some(course) = self.course(task) {
+            course.request_at = Some(at);
+            course.segment = Segment::Run(ns);
+        }
+    }
+
+    /// A request has reached the machine: an interrupt.
+    pub(super) fn arrival(&mut self, stream: usize) {
+        let now = self.now;
+        let r = &mut self.requests[stream];
+        let wait = r.interval.draw_ns(&mut r.arrivals).max(1);
+        let cpu = r.irq_cpus[(r.arrived % r.irq_cpus.len() as u64) as usize];
+        r.arrived += 1;
+        r.waiting.push_back(now);
+        let world = r.world;
+        self.queue.add(now + wait, Event::Arrival { stream });
+        self.interrupt(world, cpu, Irq::Arrival { stream });
+    }
+
+    /// Its interrupt has been handled: a server that has nothing to do gets it.
+    pub(super) fn request_arrived(&mut self, stream: usize, cpu: usize) {
+        let r = &mut self.requests[stream];
+        if r.waiting.is_empty() || r.idle.is_empty() {
+            return;
+        }
+        // The one that slept last: its cache is warmest (as with exclusive wake-ups of epoll).
+        let Some(task) = r.idle.pop() else { return };
+        let Some(at) = r.waiting.pop_front() else { return };
+        self.begin_service(task, stream, at);
+        self.wake(task, Some(cpu), false);
+    }
+
+    fn use_device(&mut self, task: usize, device: usize) {
+        let now = self.now;
+        let d = &mut self.devices[device];
+        if d.busy < d.parallel {
+            d.busy += 1;
+            let ns = d.service.draw_ns(&mut d.stream).max(1);
+            self.queue.add(now + ns, Event::Device { device, task });
+        } else {
+            d.waiting.push_back(task);
+        }
+        if let Some(course) = self.course(task) {
+            course.granted = false;
+        }
+        self.block(task);
+    }
+
+    /// A device's interrupt has been handled.
+    pub(super) fn device_done(&mut self, device: usize, task: usize, cpu: usize) {
+        let now = self.now;
+        let d = &mut self.devices[device];
+        match d.waiting.pop_front() {
+            Some(next) => {
+                let ns = d.service.draw_ns(&mut d.stream).max(1);
+                self.queue.add(now + ns, Event::Device { device, task: next });
+            }
+            None => d.busy -= 1,
+        }
+        self.grant(task);
+        self.wake(task, Some(cpu), false);
+    }
+
+    /// A task goes on elsewhere: its cache is cold there.
+    pub(super) fn chill(&mut self, task: usize, to: usize) {
+        let (world, from) = (self.tasks[task].world, self.tasks[task].cpu);
+        let place = |cpu: usize| if world == 0 { Some(cpu) } else { self.last_pcpu(world, cpu) };
+        let distance = match (place(from), place(to)) {
+            (Some(a), Some(b)) => self.hardware.distance(a, b),
+            _ => Distance::Cache,
+        };
+        let Some(kib) = self.tasks[task].course().map(|course| course.program.working_set_kib) else {
+            return;
+        };
+        let ns = self.costs.refill_ns(kib, distance);
+        if let Some(course) = self.course(task) {
+            course.cold_ns = course.cold_ns.max(ns);
+        }
+    }
+
+    /// The pCPU on which a vCPU runs or ran last.
+    fn last_pcpu(&self, world: usize, cpu: usize) -> Option<usize> {
+        self.worlds[world].cpus[cpu].vcpu.map(|vcpu| self.tasks[vcpu].cpu)
+    }
+
+    /// A task comes back after others had its CPU for some time.
+    pub(super) fn warm_up_after(&mut self, task: usize, others_ns: Ns) {
+        let Some(kib) = self.tasks[task].course().map(|course| course.program.working_set_kib) else {
+            return;
+        };
+        let ns = self.costs.refill_after_others_ns(kib, others_ns);
+        if let Some(course) = self.course(task) {
+            course.cold_ns = course.cold_ns.max(ns);
+        }
+    }
+}

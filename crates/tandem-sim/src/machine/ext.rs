@@ -1,0 +1,419 @@
+//! sched_ext as the kernel does it (`kernel/sched/ext.c`): when a policy is asked, and what becomes of its answers.
+
+use super::state::{Account, Resched, State};
+use super::Machine;
+use crate::queue::{Event, Ns};
+use crate::scx::kernel::{
+    Effect, Insertion, DEQ_SLEEP, DSQ_LOCAL, ENQ_HEAD, ENQ_LAST, ENQ_WAKEUP, KICK_IDLE, KICK_PREEMPT,
+    OPS_ENQ_LAST, SLICE_DEFAULT_NS, WAKE_FORK, WAKE_SYNC, WAKE_TTWU,
+};
+use crate::scx::{NewTask, Policy, Settings};
+use crate::SimError;
+
+/// Rounds in which dispatch() may move tasks that then cannot run here (`SCX_DSP_MAX_LOOPS`).
+const MOST_ROUNDS: usize = 32;
+/// How often the watchdog looks.
+const WATCHDOG_EVERY_NS: Ns = 1_000_000_000;
+
+/// How a task comes into its policy's hands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offer {
+    /// It woke up.
+    Wakeup,
+    /// Its turn is over.
+    Again,
+    /// Its turn is over, and nobody else wants the CPU.
+    Last,
+    /// Its place was taken back.
+    Displaced,
+}
+
+impl Machine {
+    /// Puts a kernel's tasks into the hands of the guest scheduler. Its groups must be there, its tasks come later.
+    ///
+    /// # Errors
+    /// The policy cannot be loaded.
+    pub fn attach(&mut self, world: usize, settings: &Settings) -> Result<(), SimError> {
+        let fail = |what: String| SimError::Scenario(format!("{}: {what}", self.worlds[world].name));
+        let mut policy = Policy::guest(settings, self.now).map_err(fail)?;
+        for cpu in 0..self.worlds[world].pages.len() {
+            policy.write_page(cpu, 0, 0, true);
+        }
+        self.worlds[world].policy = Some(Box::new(policy));
+        self.after_policy(world, 0);
+        for group in 0..self.worlds[world].fair.groups() {
+            self.introduce_group(world, group);
+        }
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    /// A new group of a kernel with a policy.
+    pub(crate) fn introduce_group(&mut self, world: usize, number: usize) {
+        let group = self.worlds[world].fair.group(number);
+        let weight = (group.shares * 100 / 1024).clamp(1, 10_000);
+        let max_us = group.bandwidth.as_ref().map(|b| (b.quota_ns / 1000, b.period_ns / 1000));
+        let (parent, idle) = (group.parent, group.idle);
+        let added = self.policy(world, 0, |policy| policy.add_group(parent, weight, idle, max_us));
+        if let Some(Err(error)) = added {
+            self.fail(error);
+        }
+    }
+
+    /// A new task of a kernel with a policy.
+    pub(crate) fn introduce(&mut self, task: usize, group: usize, nice: i32) {
+        const SCHED_OTHER: u32 = 0;
+        const SCHED_BATCH: u32 = 3;
+        const SCHED_IDLE: u32 = 5;
+        let world = self.tasks[task].world;
+        let Some(mut policy) = self.worlds[world].policy.take() else { return };
+        let t = &self.tasks[task];
+        let class = match (t.idle, t.batch) {
+            (true, _) => SCHED_IDLE,
+            (_, true) => SCHED_BATCH,
+            _ => SCHED_OTHER,
+        };
+        let entity = self.worlds[world].fair.entity(t.entity);
+        let slice_ns = if entity.custom_slice { entity.slice_ns } else { 0 };
+        let (name, cpu, allowed) = (t.name.clone(), t.cpu, t.allowed.clone());
+        let new = NewTask { name: &name, cpu, allowed: &allowed, policy: class, nice, slice_ns, group };
+        match policy.add_task(&new) {
+            Ok(number) => {
+                self.tasks[task].scx = Some(number);
+                self.worlds[world].policy_tasks.push(task);
+            }
+            Err(error) => self.fail(error),
+        }
+        self.worlds[world].policy = Some(policy);
+    }
+
+    /// Is a task in the hands of a policy? Its number there.
+    fn number(&self, task: usize) -> Option<usize> {
+        self.tasks[task].scx.filter(|_| !self.tasks[task].real_time)
+    }
+
+    pub(super) fn fail(&mut self, what: String) {
+        let at_ns = self.now;
+        self.failure.get_or_insert(SimError::Contradiction { at_ns, what });
+    }
+
+    /// Calls a policy. What it asks for is done when it has returned; its time is the CPU's.
+    fn policy<R>(&mut self, world: usize, cpu: usize, call: impl FnOnce(&mut Policy) -> R) -> Option<R> {
+        let mut policy = self.worlds[world].policy.take()?;
+        policy.kernel_mut().now = self.now;
+        let result = call(&mut policy);
+        self.worlds[world].policy = Some(policy);
+        let ns = self.costs.bpf_ns;
+        self.burden(world, cpu, Account::Policy, ns);
+        self.after_policy(world, cpu);
+        Some(result)
+    }
+
+    fn after_policy(&mut self, world: usize, here: usize) {
+        let Some(policy) = self.worlds[world].policy.as_mut() else { return };
+        let effects = policy.take_effects();
+        if let Some(error) = policy.take_error() {
+            let name = self.worlds[world].name.clone();
+            self.fail(format!("{name}: the kernel throws the policy out: {error}"));
+            return;
+        }
+        for effect in effects {
+            self.effect(world, here, effect);
+        }
+    }
+
+    fn effect(&mut self, world: usize, here: usize, effect: Effect) {
+        match effect {
+            Effect::Kick { cpu, flags } => {
+                let curr = self.worlds[world].cpus[cpu].curr;
+                if flags & KICK_IDLE != 0 {
+                    if curr.is_none() {
+                        self.resched_from(world, cpu, Some(here), true);
+                    }
+                    return;
+                }
+                if flags & KICK_PREEMPT != 0 {
+                    self.end_slice(world, cpu);
+                }
+                self.resched_now(world, cpu, here);
+            }
+            Effect::Timer { timer, turn, at, cpu } => {
+                self.at(at, Event::BpfTimer { world, cpu, timer, turn })
+            }
+            Effect::Local { cpu, preempt } => {
+                if self.worlds[world].cpus[cpu].curr.is_none() {
+                    self.resched_from(world, cpu, Some(here), true);
+                } else if preempt {
+                    self.end_slice(world, cpu);
+                    self.resched_now(world, cpu, here);
+                }
+            }
+            Effect::Again { task } => {
+                let task = self.worlds[world].policy_tasks[task];
+                let cpu = self.tasks[task].cpu;
+                self.offer(task, cpu, Offer::Displaced, Some(here));
+            }
+        }
+    }
+
+    fn resched_now(&mut self, world: usize, cpu: usize, here: usize) {
+        self.cpu(world, cpu).resched = Resched::Now;
+        self.resched_from(world, cpu, Some(here), true);
+    }
+
+    /// The slice of the task that runs on a CPU is over.
+    fn end_slice(&mut self, world: usize, cpu: usize) {
+        let number = self.worlds[world].cpus[cpu].curr.and_then(|task| self.number(task));
+        if let (Some(number), Some(policy)) = (number, self.worlds[world].policy.as_mut()) {
+            policy.set_slice_ns(number, 0);
+        }
+    }
+
+    /// CPU for a task that wakes up.
+    pub(super) fn ask_for_cpu(&mut self, task: usize, waker: Option<usize>, sync: bool) -> usize {
+        let (world, prev) = (self.tasks[task].world, self.tasks[task].cpu);
+        let mut usable =
+            self.tasks[task].allowed.iter().enumerate().filter(|(_, ok)| **ok).map(|(cpu, _)| cpu);
+        if let (Some(only), None) = (usable.next(), usable.next()) {
+            return only;
+        }
+        let Some(number) = self.number(task) else { return prev };
+        let fresh = self.tasks[task].switches == 0;
+        let flags = (if fresh { WAKE_FORK } else { WAKE_TTWU }) | if sync { WAKE_SYNC } else { 0 };
+        let here = waker.unwrap_or(prev);
+        self.policy(world, here, |policy| policy.select_cpu(here, number, prev, flags)).unwrap_or(prev)
+    }
+
+    /// A task is put into its policy's hands. `from`: the CPU that does so.
+    pub(super) fn offer(&mut self, task: usize, cpu: usize, how: Offer, from: Option<usize>) {
+        let world = self.tasks[task].world;
+        let Some(number) = self.number(task) else { return };
+        let here = from.unwrap_or(cpu);
+        let flags = match how {
+            Offer::Wakeup => ENQ_WAKEUP,
+            Offer::Last => ENQ_LAST,
+            Offer::Again | Offer::Displaced => 0,
+        };
+        self.policy(world, here, |policy| {
+            if how == Offer::Wakeup {
+                policy.kernel_mut().tasks[number].cpu = cpu;
+                policy.set_queued(number, true);
+                policy.runnable(here, number, flags);
+            }
+            if !policy.insert_direct(number) {
+                policy.enqueue(here, number, flags);
+                policy.insert_direct(number);
+            }
+        });
+        if how == Offer::Wakeup && self.worlds[world].cpus[cpu].curr.is_none() {
+            self.resched_from(world, cpu, from, true);
+        }
+    }
+
+    /// A task of a policy goes to sleep.
+    pub(super) fn withdraw(&mut self, task: usize) {
+        let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
+        let Some(number) = self.number(task) else { return };
+        let runs = self.worlds[world].cpus[cpu].curr == Some(task);
+        self.policy(world, cpu, |policy| {
+            if runs {
+                policy.stopping(cpu, number, false);
+            }
+            policy.quiescent(cpu, number, DEQ_SLEEP);
+            policy.kernel_mut().withdraw(number);
+            policy.set_queued(number, false);
+        });
+    }
+
+    /// Run time of the task on a CPU: it comes off its slice. That the slice is over is seen at the tick.
+    pub(super) fn charge_slice(&mut self, world: usize, cpu: usize, ns: Ns) {
+        let number = self.worlds[world].cpus[cpu].curr.and_then(|task| self.number(task));
+        if let (Some(number), Some(policy)) = (number, self.worlds[world].policy.as_mut()) {
+            policy.add_run_time(number, ns);
+            let left = policy.slice_ns(number).saturating_sub(ns);
+            policy.set_slice_ns(number, left);
+        }
+    }
+
+    /// The tick of a CPU of a kernel with a policy.
+    pub(super) fn tick_policy(&mut self, world: usize, cpu: usize) {
+        self.watchdog(world);
+        let Some(number) = self.worlds[world].cpus[cpu].curr.and_then(|task| self.number(task)) else {
+            return;
+        };
+        let left = self.policy(world, cpu, |policy| {
+            policy.tick(cpu, number);
+            policy.slice_ns(number)
+        });
+        if left == Some(0) {
+            self.cpu(world, cpu).resched = Resched::Now;
+        }
+    }
+
+    /// A timer of a policy fires.
+    pub(super) fn fire(&mut self, world: usize, cpu: usize, timer: usize, turn: u32) {
+        self.policy(world, cpu, |policy| policy.fire(cpu, timer, turn));
+    }
+
+    /// The task on a CPU yields.
+    pub(super) fn yield_to_policy(&mut self, task: usize) {
+        let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
+        if let Some(number) = self.number(task) {
+            self.policy(world, cpu, |policy| policy.yields(cpu, number));
+        }
+    }
+
+    /// Tasks that a policy lets wait for longer than the kernel tolerates end the run.
+    fn watchdog(&mut self, world: usize) {
+        let now = self.now;
+        if now < self.worlds[world].watchdog_at {
+            return;
+        }
+        self.worlds[world].watchdog_at = now + WATCHDOG_EVERY_NS;
+        let Some(limit) = self.worlds[world].policy.as_ref().map(|policy| policy.timeout_ns()) else {
+            return;
+        };
+        let waits = |task: &usize| {
+            let t = &self.tasks[*task];
+            t.state == State::Runnable && now - t.runnable_since > limit
+        };
+        if let Some(&task) = self.worlds[world].policy_tasks.iter().find(|task| waits(task)) {
+            let (name, since) = (self.tasks[task].name.clone(), self.tasks[task].runnable_since);
+            self.fail(format!("the policy lets {name} wait since {since} ns"));
+        }
+    }
+
+    /// Is there something to run on a CPU, or to look for?
+    pub(super) fn has_work(&self, world: usize, cpu: usize) -> bool {
+        let w = &self.worlds[world];
+        if !w.cpus[cpu].real_time.is_empty() {
+            return true;
+        }
+        match &w.policy {
+            Some(policy) => w.cpus[cpu].resched != Resched::No || !policy.kernel().cpus[cpu].local.is_empty(),
+            None => w.fair.running(cpu) > 0,
+        }
+    }
+
+    /// Tasks on a CPU that run or wait there, as far as the kernel knows.
+    pub(super) fn crowd(&self, world: usize, cpu: usize) -> usize {
+        let w = &self.worlds[world];
+        match &w.policy {
+            Some(policy) => policy.kernel().cpus[cpu].local.len() + usize::from(w.cpus[cpu].curr.is_some()),
+            None => w.fair.running(cpu),
+        }
+    }
+
+    /// Chooses who runs next on a CPU of a kernel with a policy (`pick_task_scx`), if no higher class wants it. None: idle.
+    fn pick_for_policy(&mut self, world: usize, cpu: usize, prev: Option<usize>) -> Option<usize> {
+        let numbers = prev.and_then(|task| self.number(task));
+        let goes_on = numbers.filter(|_| prev.is_some_and(|task| self.tasks[task].state == State::Running));
+        let mut kept = None;
+        let next = self.policy(world, cpu, |policy| {
+            let has_slice = |policy: &mut Policy| goes_on.is_some_and(|number| policy.slice_ns(number) > 0);
+            if has_slice(policy) {
+                kept = goes_on;
+                return None;
+            }
+            for _ in 0..MOST_ROUNDS {
+                if !policy.kernel().cpus[cpu].local.is_empty() {
+                    break;
+                }
+                policy.kernel_mut().moved = 0;
+                policy.dispatch(cpu, numbers);
+                if has_slice(policy) {
+                    kept = goes_on;
+                    return None;
+                }
+                if policy.kernel().moved == 0 {
+                    break;
+                }
+            }
+            let first = policy.kernel().cpus[cpu].local.first();
+            match first {
+                Some(number) => {
+                    policy.kernel_mut().withdraw(number);
+                    policy.kernel_mut().tasks[number].cpu = cpu;
+                }
+                None if policy.flags() & OPS_ENQ_LAST == 0 => kept = goes_on,
+                None => {}
+            }
+            for number in first.into_iter().chain(kept) {
+                if policy.slice_ns(number) == 0 {
+                    policy.set_slice_ns(number, SLICE_DEFAULT_NS);
+                }
+            }
+            first
+        });
+        if kept.is_some() {
+            return prev;
+        }
+        next.flatten().map(|number| self.worlds[world].policy_tasks[number])
+    }
+
+    /// Chooses and switches.
+    pub(super) fn schedule_by_policy(&mut self, world: usize, cpu: usize) {
+        self.charge(world, cpu);
+        let prev = self.worlds[world].cpus[cpu].curr;
+        self.cpu(world, cpu).resched = Resched::No;
+        self.cpu(world, cpu).entered_kernel = false;
+        let urgent = self.worlds[world].cpus[cpu].real_time.front().copied();
+        let next = urgent.or_else(|| self.pick_for_policy(world, cpu, prev));
+        if next == prev {
+            return;
+        }
+        if let Some(prev) = prev {
+            self.put_back(world, cpu, prev, next.is_none());
+        }
+        if urgent.is_some() {
+            self.policy(world, cpu, |policy| policy.cpu_release(cpu));
+        }
+        if let Some(next) = next {
+            if self.tasks[next].cpu != cpu {
+                self.tasks[next].migrations += 1;
+                self.chill(next, cpu);
+                self.tasks[next].recent_cpu = self.tasks[next].cpu;
+                self.tasks[next].cpu = cpu;
+            }
+        }
+        self.switch(world, cpu, prev, next);
+        let number = next.and_then(|task| self.number(task));
+        self.policy(world, cpu, |policy| {
+            policy.kernel_mut().cpus[cpu].curr = number;
+            if prev.is_none() || next.is_none() {
+                policy.update_idle(cpu, next.is_none());
+            }
+            if let Some(number) = number {
+                policy.kernel_mut().tasks[number].running = true;
+                policy.running(cpu, number);
+            }
+        });
+        self.wake_if_woken(prev, cpu);
+    }
+
+    /// `put_prev_task_scx`.
+    fn put_back(&mut self, world: usize, cpu: usize, prev: usize, to_idle: bool) {
+        let goes_on = self.tasks[prev].state == State::Running;
+        let Some(number) = self.number(prev) else {
+            self.leaves(prev);
+            return;
+        };
+        let left = self.policy(world, cpu, |policy| {
+            if goes_on {
+                policy.stopping(cpu, number, true);
+            }
+            policy.kernel_mut().tasks[number].running = false;
+            policy.slice_ns(number)
+        });
+        self.leaves(prev);
+        if !goes_on {
+            return;
+        }
+        if left.unwrap_or(0) > 0 {
+            // Somebody of a higher class came.
+            let again = Insertion { dsq: DSQ_LOCAL, slice_ns: 0, key: None, flags: ENQ_HEAD };
+            self.policy(world, cpu, |policy| policy.kernel_mut().insert(number, &again));
+        } else {
+            self.offer(prev, cpu, if to_idle { Offer::Last } else { Offer::Again }, Some(cpu));
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! What every kernel does: interrupts, ticks, waking, switching.
+
+use super::ext::Offer;
+use super::state::{Account, Done, Kind, Preemption, Resched, State, Work};
+use super::Machine;
+use crate::fair::Arrival;
+use crate::queue::{Event, Irq, Ns};
+
+impl Machine {
+    /// An interrupt reaches a CPU of a kernel.
+    pub(super) fn interrupt(&mut self, world: usize, cpu: usize, irq: Irq) {
+        if world != 0 {
+            self.interrupt_guest(world, cpu, irq);
+            return;
+        }
+        self.touch(cpu);
+        let idle = self.worlds[0].cpus[cpu].curr.is_none() && self.worlds[0].cpus[cpu].work.is_empty();
+        if idle {
+            let ns = self.costs.idle_exit_ns;
+            self.cpu(0, cpu).work.push_back(Work {
+                account: Account::IdleExit,
+                left_ns: ns,
+                done: Done::Nothing,
+            });
+        } else if self.runs_guest(cpu) {
+            // Out of the guest, and back into it.
+            let ns = self.costs.exit_ns;
+            self.push_irq(0, cpu, Work { account: Account::Exit, left_ns: ns, done: Done::Nothing });
+        }
+        let ns = self.irq_ns(irq);
+        self.push_irq(0, cpu, Work { account: Account::HostIrq, left_ns: ns, done: Done::Irq(irq) });
+    }
+
+    /// Interrupts come before all other work, in their order.
+    pub(super) fn push_irq(&mut self, world: usize, cpu: usize, work: Work) {
+        let list = &mut self.cpu(world, cpu).work;
+        let urgent = |w: &Work| {
+            matches!(w.account, Account::HostIrq | Account::GuestIrq | Account::Exit | Account::IdleExit)
+        };
+        let at = list.iter().take_while(|w| urgent(w) && w.done != Done::Halt).count();
+        list.insert(at, work);
+    }
+
+    pub(super) fn irq_ns(&self, irq: Irq) -> Ns {
+        match irq {
+            Irq::Tick => self.costs.tick_ns,
+            _ => self.costs.irq_ns,
+        }
+    }
+
+    /// The handler of an interrupt.
+    pub(super) fn irq(&mut self, world: usize, cpu: usize, irq: Irq) {
+        self.cpu(world, cpu).entered_kernel = true;
+        match irq {
+            Irq::Reschedule => {}
+            Irq::WakeList => {
+                let list = std::mem::take(&mut self.cpu(world, cpu).wake_list);
+                for task in list {
+                    self.queue_task(task, cpu, Arrival::Wakeup, true);
+                }
+            }
+            Irq::Timer { task } => {
+                if self.tasks[task].state == State::Sleeping {
+                    self.grant(task);
+                    self.wake(task, Some(cpu), false);
+                }
+            }
+            Irq::Tick => self.tick(world, cpu),
+            Irq::Arrival { stream } => self.request_arrived(stream, cpu),
+            Irq::Device { device, task } => self.device_done(device, task, cpu),
+            Irq::BpfTimer { timer, turn } => self.fire(world, cpu, timer, turn),
+        }
+    }
+
+    /// Reports the run time of a CPU's task to its scheduler.
+    pub(super) fn charge(&mut self, world: usize, cpu: usize) {
+        self.touch_cpu(world, cpu);
+        let ns = std::mem::take(&mut self.cpu(world, cpu).uncharged_ns);
+        if self.worlds[world].policy.is_some() {
+            self.charge_slice(world, cpu, ns);
+            return;
+        }
+        let w = &mut self.worlds[world];
+        if w.cpus[cpu].curr.is_some() && ns > 0 && w.fair.charge(cpu, ns) {
+            self.resched(world, cpu, false);
+        }
+    }
+
+    fn tick(&mut self, world: usize, cpu: usize) {
+        self.charge(world, cpu);
+        let now = self.now;
+        let c = self.cpu(world, cpu);
+        // What was lazy until now is due.
+        if c.resched == Resched::Lazy {
+            c.resched = Resched::Now;
+        }
+        let busy = c.curr.is_some();
+        c.busy.update(now, f64::from(u8::from(busy)));
+        if self.worlds[world].policy.is_some() {
+            self.tick_policy(world, cpu);
+        } else if self.worlds[world].fair.tick(cpu) {
+            self.cpu(world, cpu).resched = Resched::Now;
+        }
+        if let Some(task) = self.worlds[world].cpus[cpu].curr {
+            self.tasks[task].util.update(now, 1.0);
+        }
+        if world != 0 {
+            self.note_steal(world, cpu);
+        }
+        if self.worlds[world].policy.is_none() {
+            self.periodic_balance(world, cpu);
+        }
+        if busy {
+            self.start_tick(world, cpu);
+        }
+    }
+
+    /// Arms the tick of a busy CPU. All CPUs of a kernel tick at moments of their own.
+    pub(super) fn start_tick(&mut self, world: usize, cpu: usize) {
+        let tick_ns = self.worlds[world].tick_ns;
+        let cpus = self.worlds[world].cpus.len() as Ns;
+        let offset =
+            tick_ns * (cpu as Ns * 7919 % cpus.max(1)) / cpus.max(1) + world as Ns * 131_071 % tick_ns;
+        let now = self.now;
+        let c = self.cpu(world, cpu);
+        if c.ticking {
+            return;
+        }
+        c.ticking = true;
+        c.tick_turn = c.tick_turn.wrapping_add(1);
+        let turn = c.tick_turn;
+        let next = (now + tick_ns - offset % tick_ns) / tick_ns * tick_ns + offset % tick_ns;
+        let next = if next <= now { next + tick_ns } else { next };
+        self.queue.add(next, Event::Tick { world, cpu, turn });
+    }
+
+    fn stop_tick(&mut self, world: usize, cpu: usize) {
+        let c = self.cpu(world, cpu);
+        c.ticking = false;
+        c.tick_turn = c.tick_turn.wrapping_add(1);
+    }
+
+    /// Somebody else should run on a CPU. `from_idle`: nobody runs there yet.
+    pub(super) fn resched(&mut self, world: usize, cpu: usize, from_idle: bool) {
+        let lazy = self.worlds[world].preemption == Preemption::Lazy && !from_idle;
+        let c = self.cpu(world, cpu);
+        let wanted = if lazy { Resched::Lazy } else { Resched::Now };
+        c.resched = c.resched.max(wanted);
+    }
+
+    /// The same from another CPU: who does not look by itself is told, unless it is lazy.
+    pub(super) fn resched_from(&mut self, world: usize, cpu: usize, from: Option<usize>, idle: bool) {
+        self.resched(world, cpu, idle);
+        if from == Some(cpu) {
+            self.touch_cpu(world, cpu);
+            return;
+        }
+        if self.worlds[world].cpus[cpu].resched == Resched::Now {
+            self.send_ipi(world, cpu, from, Irq::Reschedule);
+        }
+    }
+
+    /// An interrupt from one CPU of a kernel to another. In a guest it costs the sender an exit.
+    pub(super) fn send_ipi(&mut self, world: usize, cpu: usize, from: Option<usize>, irq: Irq) {
+        let delay = if world == 0 { self.costs.ipi_ns } else { self.costs.virtual_ipi_ns };
+        if let (true, Some(from)) = (world != 0, from) {
+            if let Some(pcpu) = self.pcpu_of(world, from) {
+                self.touch(pcpu);
+                let ns = self.costs.exit_ns;
+                self.cpu(0, pcpu).work.push_back(Work {
+                    account: Account::Exit,
+                    left_ns: ns,
+                    done: Done::Nothing,
+                });
+            }
+        }
+        self.queue.add(self.now + delay, Event::Interrupt { world, cpu, irq });
+    }
+
+    /// Wakes a sleeping task. `waker`: CPU of the same kernel that does so. `sync`: the waker is about to sleep.
+    pub(super) fn wake(&mut self, task: usize, waker: Option<usize>, sync: bool) {
+        if self.tasks[task].state != State::Sleeping {
+            return;
+        }
+        let world = self.tasks[task].world;
+        if self.worlds[world].cpus[self.tasks[task].cpu].curr == Some(task) {
+            // It is still on its way out.
+            self.tasks[task].woken = true;
+            return;
+        }
+        if let Some(waker) = waker {
+            let (account, ns) =
+                (if world == 0 { Account::HostKernel } else { Account::GuestKernel }, self.costs.wake_ns);
+            self.burden(world, waker, account, ns);
+            self.note_wakee(world, waker, task);
+        }
+        let target = if self.tasks[task].real_time {
+            self.tasks[task].cpu
+        } else if self.tasks[task].scx.is_some() {
+            self.ask_for_cpu(task, waker, sync)
+        } else {
+            self.select_cpu(task, waker, sync)
+        };
+        self.tasks[task].state = State::Runnable;
+        self.tasks[task].runnable_since = self.now;
+        self.vcpu_waits(task);
+        let idle = self.worlds[world].cpus[target].curr.is_none();
+        if waker.is_some() && waker != Some(target) && idle {
+            // The other CPU does the rest (TTWU_QUEUE).
+            let list = &mut self.cpu(world, target).wake_list;
+            list.push(task);
+            if list.len() == 1 {
+                self.send_ipi(world, target, waker, Irq::WakeList);
+            }
+            return;
+        }
+        self.queue_task_from(task, target, Arrival::Wakeup, waker);
+    }
+
+    pub(super) fn queue_task(&mut self, task: usize, cpu: usize, how: Arrival, here: bool) {
+        self.queue_task_from(task, cpu, how, here.then_some(cpu));
+    }
+
+    /// Puts a runnable task into a CPU's queue, and looks whether it should run there at once.
+    pub(super) fn queue_task_from(&mut self, task: usize, cpu: usize, how: Arrival, from: Option<usize>) {
+        let world = self.tasks[task].world;
+        self.charge(world, cpu);
+        if self.tasks[task].cpu != cpu {
+            self.tasks[task].migrations += 1;
+            self.chill(task, cpu);
+            self.tasks[task].recent_cpu = self.tasks[task].cpu;
+            self.tasks[task].cpu = cpu;
+        }
+        if self.tasks[task].real_time {
+            self.cpu(world, cpu).real_time.push_back(task);
+            self.cpu(world, cpu).resched = Resched::Now;
+            self.resched_from(world, cpu, from, true);
+            return;
+        }
+        if self.tasks[task].scx.is_some() {
+            self.offer(task, cpu, Offer::Wakeup, from);
+            return;
+        }
+        let entity = self.tasks[task].entity;
+        self.worlds[world].fair.enqueue(entity, cpu, how);
+        if self.worlds[world].cpus[cpu].curr.is_none() {
+            self.resched_from(world, cpu, from, true);
+        } else {
+            let batch = self.tasks[task].batch;
+            let real_time = !self.worlds[world].cpus[cpu].real_time.is_empty();
+            if !real_time && self.worlds[world].fair.preempts(cpu, entity, batch) {
+                self.resched_from(world, cpu, from, false);
+            }
+        }
+    }
+
+    /// A task stops being runnable.
+    pub(super) fn sleep(&mut self, task: usize) {
+        let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
+        self.charge(world, cpu);
+        if self.tasks[task].real_time {
+            self.cpu(world, cpu).real_time.retain(|other| *other != task);
+        } else if self.tasks[task].scx.is_some() {
+            self.withdraw(task);
+        } else {
+            let entity = self.tasks[task].entity;
+            self.worlds[world].fair.dequeue(entity, true);
+        }
+        self.tasks[task].state = State::Sleeping;
+        self.tasks[task].ran_at = self.now;
+        let now = self.now;
+        self.tasks[task].util.update(now, 1.0);
+    }
+
+    /// Chooses who runs next on a CPU and switches to it.
+    pub(super) fn schedule(&mut self, world: usize, cpu: usize) {
+        if self.worlds[world].policy.is_some() {
+            self.schedule_by_policy(world, cpu);
+            return;
+        }
+        self.charge(world, cpu);
+        let prev = self.worlds[world].cpus[cpu].curr;
+        self.cpu(world, cpu).resched = Resched::No;
+        self.cpu(world, cpu).entered_kernel = false;
+        self.worlds[world].fair.put_back(cpu);
+        self.worlds[world].fair.throttle(cpu);
+        let mut next = self.worlds[world].cpus[cpu].real_time.front().copied();
+        if next.is_none() {
+            next = self.worlds[world].fair.pick(cpu);
+        }
+        if next.is_none() && self.newidle_balance(world, cpu) {
+            next = self.worlds[world].fair.pick(cpu);
+        }
+        if next == prev {
+            return;
+        }
+        if let Some(prev) = prev {
+            self.leaves(prev);
+        }
+        self.switch(world, cpu, prev, next);
+        self.wake_if_woken(prev, cpu);
+    }
+
+    /// Who was woken on the way out is out now.
+    pub(super) fn wake_if_woken(&mut self, prev: Option<usize>, cpu: usize) {
+        if let Some(prev) = prev.filter(|prev| std::mem::take(&mut self.tasks[*prev].woken)) {
+            self.wake(prev, Some(cpu), false);
+        }
+    }
+
+    /// Switches from one task to another; either may be the idle one. The first has left.
+    pub(super) fn switch(&mut self, world: usize, cpu: usize, prev: Option<usize>, next: Option<usize>) {
+        let now = self.now;
+        self.touch_cpu(world, cpu);
+        self.record.switched(now, world, cpu, next);
+        self.cpu(world, cpu).curr = next;
+        let (switch, ns) =
+            (if world == 0 { Account::HostSwitch } else { Account::GuestSwitch }, self.costs.switch_ns);
+        self.cpu(world, cpu).work.push_back(Work { account: switch, left_ns: ns, done: Done::Nothing });
+        match next {
+            Some(next) => {
+                if prev.is_none() {
+                    let idle = now - self.worlds[world].cpus[cpu].idle_since;
+                    let c = self.cpu(world, cpu);
+                    c.mean_idle_ns = (c.mean_idle_ns * 7 + idle.min(1_000_000)) / 8;
+                    c.busy.update(now, 0.0);
+                }
+                self.comes(next, cpu);
+                self.start_tick(world, cpu);
+            }
+            None => {
+                let c = self.cpu(world, cpu);
+                c.idle_since = now;
+                c.busy.update(now, 1.0);
+                self.stop_tick(world, cpu);
+            }
+        }
+    }
+
+    /// A task is switched out.
+    pub(super) fn leaves(&mut self, task: usize) {
+        let now = self.now;
+        let t = &mut self.tasks[task];
+        t.ran_at = now;
+        if t.state == State::Running {
+            t.state = State::Runnable;
+            t.runnable_since = now;
+            t.util.update(now, 1.0);
+        }
+        self.vcpu_leaves(task);
+    }
+
+    /// A task is switched in.
+    fn comes(&mut self, task: usize, cpu: usize) {
+        let now = self.now;
+        let others = now - self.tasks[task].ran_at;
+        let t = &mut self.tasks[task];
+        t.waited_ns += now - t.runnable_since;
+        t.state = State::Running;
+        t.switches += 1;
+        t.cpu = cpu;
+        let due = t.timer_due.take();
+        if t.switches > 1 {
+            self.warm_up_after(task, others);
+        }
+        if let Some(due) = due {
+            self.record.awake(now, task, now.saturating_sub(due));
+        }
+        self.vcpu_comes(task);
+    }
+
+    /// Something changes in the host.
+    pub(super) fn change(&mut self, change: &super::Change) {
+        match change {
+            super::Change::Quota { group, quota_ns, period_ns } => {
+                self.worlds[0].fair.set_quota(*group, *quota_ns, *period_ns);
+            }
+            super::Change::Pins { task, allowed } => {
+                self.tasks[*task].allowed.clone_from(allowed);
+                let cpu = self.tasks[*task].cpu;
+                if allowed[cpu] {
+                    return;
+                }
+                match self.tasks[*task].state {
+                    State::Running => {
+                        // It is moved as soon as it is switched out.
+                        self.touch(cpu);
+                        self.sleep(*task);
+                        self.tasks[*task].woken = true;
+                    }
+                    State::Runnable => {
+                        let to = allowed.iter().position(|ok| *ok).unwrap_or(cpu);
+                        self.move_task(*task, to);
+                    }
+                    State::Sleeping | State::Dead => {}
+                }
+            }
+        }
+    }
+
+    /// A period of a group's quota begins.
+    pub(super) fn refill(&mut self, world: usize, group: usize) {
+        let again = self.worlds[world].fair.refill(group);
+        for cpu in again {
+            self.resched_from(world, cpu, None, self.worlds[world].cpus[cpu].curr.is_none());
+        }
+        if let Some(bandwidth) = &self.worlds[world].fair.group(group).bandwidth {
+            self.queue.add(self.now + bandwidth.period_ns, Event::Refill { world, group });
+        }
+    }
+
+    /// Does a pCPU run guest code at this moment?
+    pub(super) fn runs_guest(&self, pcpu: usize) -> bool {
+        let host = &self.worlds[0].cpus[pcpu];
+        host.work.is_empty()
+            && host.curr.is_some_and(|task| matches!(self.tasks[task].kind, Kind::Vcpu { .. }))
+    }
+}

@@ -1,0 +1,176 @@
+//! vCPUs: tasks of the host that are CPUs of a guest. Halting, steal, interrupts.
+
+use super::state::{Account, Done, Kind, State, Work};
+use super::Machine;
+use crate::queue::Irq;
+
+/// Polling begins with this (KVM: `halt_poll_ns_grow_start`) and doubles while it would have helped.
+const POLL_START_NS: u64 = 10_000;
+
+impl Machine {
+    /// The vCPU that a host task is.
+    fn vcpu_of(&self, task: usize) -> Option<(usize, usize)> {
+        match self.tasks[task].kind {
+            Kind::Vcpu { world, cpu } => Some((world, cpu)),
+            Kind::Program(_) => None,
+        }
+    }
+
+    /// The host task of a vCPU has become runnable.
+    pub(super) fn vcpu_waits(&mut self, task: usize) {
+        if let Some((world, cpu)) = self.vcpu_of(task) {
+            self.worlds[world].pages[cpu].waits_since = Some(self.now);
+        }
+    }
+
+    /// The host task of a vCPU has lost its pCPU.
+    pub(super) fn vcpu_leaves(&mut self, task: usize) {
+        let Some((world, cpu)) = self.vcpu_of(task) else { return };
+        let runnable = self.tasks[task].state == State::Runnable;
+        let now = self.now;
+        let page = &mut self.worlds[world].pages[cpu];
+        page.preempted = true;
+        if runnable {
+            page.preemptions += 1;
+            page.waits_since = Some(now);
+        }
+        self.show_page(world, cpu);
+        self.record.vcpu_left(now, world, cpu, runnable);
+    }
+
+    /// The host task of a vCPU has got a pCPU: steal is written, the flag is cleared.
+    pub(super) fn vcpu_comes(&mut self, task: usize) {
+        let Some((world, cpu)) = self.vcpu_of(task) else { return };
+        let now = self.now;
+        let page = &mut self.worlds[world].pages[cpu];
+        let waited = page.waits_since.take().map_or(0, |since| now - since);
+        page.steal_ns += waited;
+        page.preempted = false;
+        page.entries += 1;
+        self.show_page(world, cpu);
+        let sees_steal = self.worlds[world].sees_steal;
+        let pcpu = self.tasks[task].cpu;
+        if !sees_steal && self.worlds[world].cpus[cpu].curr.is_some() {
+            // Its kernel takes stolen time for run time.
+            self.cpu(world, cpu).uncharged_ns += waited;
+        }
+        let ns = self.costs.exit_ns / 2;
+        self.cpu(0, pcpu).work.push_back(Work { account: Account::Exit, left_ns: ns, done: Done::Nothing });
+        self.record.vcpu_came(now, world, cpu, waited);
+    }
+
+    /// The guest's policy sees the page.
+    fn show_page(&mut self, world: usize, cpu: usize) {
+        let w = &mut self.worlds[world];
+        if let Some(policy) = w.policy.as_mut() {
+            let page = &w.pages[cpu];
+            policy.write_page(cpu, page.steal_ns, page.entries, page.preempted);
+        }
+    }
+
+    /// What the guest's kernel notices of steal at its tick.
+    pub(super) fn note_steal(&mut self, world: usize, cpu: usize) {
+        let now = self.now;
+        let steal = self.worlds[world].pages[cpu].steal_ns;
+        let (last_at, last) = self.record.last_steal(world, cpu, now, steal);
+        if now > last_at {
+            let part = ((steal - last) as f64 / (now - last_at) as f64).clamp(0.0, 1.0);
+            self.cpu(world, cpu).stolen.update(now, part);
+        }
+    }
+
+    /// An interrupt for a vCPU.
+    pub(super) fn interrupt_guest(&mut self, world: usize, cpu: usize, irq: Irq) {
+        let list = &mut self.cpu(world, cpu).irqs;
+        // Ticks and requests to reschedule that were missed are one.
+        if !(matches!(irq, Irq::Tick | Irq::Reschedule | Irq::WakeList) && list.contains(&irq)) {
+            list.push_back(irq);
+        }
+        let Some(vcpu) = self.worlds[world].cpus[cpu].vcpu else { return };
+        match self.tasks[vcpu].state {
+            State::Running => {
+                let pcpu = self.tasks[vcpu].cpu;
+                self.touch(pcpu);
+                if self.runs_guest(pcpu) {
+                    let ns = self.costs.exit_ns;
+                    self.cpu(0, pcpu).work.push_back(Work {
+                        account: Account::Exit,
+                        left_ns: ns,
+                        done: Done::Nothing,
+                    });
+                } else {
+                    // On its way to sleep: not any more.
+                    self.stop_polling(pcpu);
+                }
+            }
+            State::Sleeping => {
+                let slept = self.now - self.worlds[world].pages[cpu].slept_at;
+                let longest = self.costs.halt_poll_ns;
+                let page = &mut self.worlds[world].pages[cpu];
+                page.poll_ns = match page.poll_ns {
+                    _ if slept > longest => 0,
+                    0 => POLL_START_NS.min(longest),
+                    now => (2 * now).min(longest),
+                };
+                self.wake(vcpu, None, false);
+            }
+            State::Runnable | State::Dead => {}
+        }
+    }
+
+    fn stop_polling(&mut self, pcpu: usize) {
+        let work = &mut self.cpu(0, pcpu).work;
+        work.retain(|w| w.done != Done::PollOver);
+        for w in work.iter_mut().filter(|w| w.done == Done::Halt) {
+            w.done = Done::Nothing;
+        }
+    }
+
+    /// A vCPU that is on its pCPU takes the interrupts that wait for it.
+    pub(super) fn take_interrupts(&mut self, world: usize, cpu: usize) {
+        while let Some(irq) = self.cpu(world, cpu).irqs.pop_front() {
+            let ns = self.irq_ns(irq);
+            self.push_irq(world, cpu, Work { account: Account::GuestIrq, left_ns: ns, done: Done::Irq(irq) });
+        }
+    }
+
+    /// A guest's CPU has nothing to do: HLT, and the exit that this is.
+    pub(super) fn start_halt(&mut self, world: usize, cpu: usize) {
+        let Some(vcpu) = self.worlds[world].cpus[cpu].vcpu else { return };
+        let pcpu = self.tasks[vcpu].cpu;
+        let ns = self.costs.exit_ns;
+        self.cpu(0, pcpu).work.push_back(Work { account: Account::Exit, left_ns: ns, done: Done::Halt });
+    }
+
+    /// The exit of a halt is done.
+    pub(super) fn halt(&mut self, pcpu: usize) {
+        let Some(vcpu) = self.worlds[0].cpus[pcpu].curr else { return };
+        let Some((world, cpu)) = self.vcpu_of(vcpu) else { return };
+        if !self.worlds[world].cpus[cpu].irqs.is_empty() {
+            return;
+        }
+        let poll_ns = self.worlds[world].pages[cpu].poll_ns;
+        // Nobody polls while others want the pCPU.
+        if poll_ns > 0 && self.crowd(0, pcpu) <= 1 {
+            self.cpu(0, pcpu).work.push_back(Work {
+                account: Account::HaltPoll,
+                left_ns: poll_ns,
+                done: Done::PollOver,
+            });
+        } else {
+            self.sleep_vcpu(pcpu);
+        }
+    }
+
+    /// The vCPU on a pCPU goes to sleep.
+    pub(super) fn sleep_vcpu(&mut self, pcpu: usize) {
+        let Some(vcpu) = self.worlds[0].cpus[pcpu].curr else { return };
+        let Some((world, cpu)) = self.vcpu_of(vcpu) else { return };
+        if !self.worlds[world].cpus[cpu].irqs.is_empty() {
+            return;
+        }
+        let now = self.now;
+        self.worlds[world].pages[cpu].slept_at = now;
+        self.sleep(vcpu);
+    }
+}

@@ -1,0 +1,94 @@
+//! The experiments of the papers, as scenarios, with what the papers found.
+
+/// An experiment.
+#[derive(Debug, Clone, Copy)]
+pub struct Experiment {
+    /// Its name.
+    pub id: &'static str,
+    /// Where it is from.
+    pub source: &'static str,
+    /// The scenario.
+    pub scenario: &'static str,
+    /// What the paper says.
+    pub finding: &'static str,
+}
+
+macro_rules! experiment {
+    ($id:literal, $source:literal, $finding:literal) => {
+        Experiment {
+            id: $id,
+            source: $source,
+            scenario: include_str!(concat!("../scenarios/", $id, ".toml")),
+            finding: $finding,
+        }
+    };
+}
+
+/// All that there are.
+pub const EXPERIMENTS: &[Experiment] = &[
+    experiment!(
+        "fig2",
+        "vSched, Fig. 2",
+        "p95 grows up to 20 times from absences of 2 ms to absences of 16 ms"
+    ),
+    experiment!(
+        "fig3",
+        "vSched, Fig. 3",
+        "a thread that stays is stalled half of the time; one that moves on gets twice as much"
+    ),
+    experiment!("fig4-straggler", "vSched, Fig. 4 left", "up to 43 % more without the straggler"),
+    experiment!(
+        "fig4-stacking",
+        "vSched, Fig. 4 right, bars 1 to 6",
+        "up to 30 % more on one vCPU of each pair"
+    ),
+    experiment!(
+        "fig4-inversion",
+        "vSched, Fig. 4 right, bars 7 to 12",
+        "up to 6.7 times as much beside the best-effort tasks"
+    ),
+    experiment!("fig11a", "vSched, Fig. 11a", "32 % more than CFS with vSched's capacities"),
+    experiment!("fig11b", "vSched, Fig. 11b", "4 % more than CFS, 74 % fewer migrations"),
+    experiment!("fig12a", "vSched, Fig. 12a", "CFS uses 11 to 12 of 16 cores, vSched 15 to 16"),
+    experiment!("fig12b-nginx", "vSched, Fig. 12b", "matrices up to 14 % more, nginx 5 % more"),
+    experiment!("fig12b-fio", "vSched, Fig. 12b", "matrices up to 18 % more, fio unchanged"),
+    experiment!("fig13", "vSched, Fig. 13", "throughput 26 % higher on average, up to 99 % fewer IPIs"),
+    experiment!("fig15", "vSched, Fig. 15 and Table 4", "up to 82 % more with ivh"),
+    experiment!(
+        "fig16",
+        "vSched, Fig. 16",
+        "CFS drops to half under contention; vSched keeps more and recovers quickly"
+    ),
+    experiment!("fig17", "vSched, Fig. 17", "nginx 15 % more beside facesim and ferret, which lose 1.2 %"),
+    experiment!("fig21", "vSched, Fig. 21", "0.7 % lost on average"),
+    experiment!("rcvm", "vSched, Fig. 18", "against CFS: latency 1.6 times lower, throughput 69 % higher"),
+    experiment!("hpvm", "vSched, Fig. 19", "against CFS: latency 2.3 times lower, throughput 18 % higher"),
+];
+
+/// An experiment by name.
+pub fn find(id: &str) -> Option<&'static Experiment> {
+    EXPERIMENTS.iter().find(|experiment| experiment.id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    #[test]
+    fn all_scenarios_are_sound_and_can_be_staged() {
+        for experiment in EXPERIMENTS {
+            let scenario =
+                Scenario::parse(experiment.scenario, experiment.id).unwrap_or_else(|error| panic!("{error}"));
+            for (_, member) in scenario.members().into_iter().take(2) {
+                for arm in &member.arms {
+                    member
+                        .with(arm)
+                        .stage(1)
+                        .map(|_| ())
+                        .unwrap_or_else(|error| panic!("{}: {error}", experiment.id));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What a run leaves behind.
+
+use crate::queue::Ns;
+use std::collections::BTreeMap;
+
+/// Rounds are counted in slots of this length, ns.
+const COUNTED_EVERY_NS: Ns = 100_000_000;
+
+/// Latencies of one stream of requests.
+#[derive(Debug, Clone, Default)]
+pub struct Latencies {
+    /// When the service ended, and how long that was after the arrival, ns.
+    pub total: Vec<(Ns, Ns)>,
+    /// When the service began, and how long that was after the arrival, ns.
+    pub queue: Vec<(Ns, Ns)>,
+}
+
+/// Somebody begins to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Switch {
+    /// When.
+    pub at: Ns,
+    /// Kernel.
+    pub world: usize,
+    /// CPU.
+    pub cpu: usize,
+    /// Task; none: nobody.
+    pub task: Option<usize>,
+}
+
+/// Measurements. What happens before `from` is left out.
+#[derive(Debug, Clone, Default)]
+pub struct Record {
+    /// Beginning of the measurement.
+    pub from: Ns,
+    /// By stream.
+    pub latencies: BTreeMap<usize, Latencies>,
+    /// Rounds by task, in each tenth of a second since the start.
+    pub counts: BTreeMap<usize, Vec<u64>>,
+    /// From the end of a sleep to running, ns, with the moment, by task.
+    pub wakeups: BTreeMap<usize, Vec<(Ns, Ns)>>,
+    /// Tasks that ended, and when.
+    pub ended: Vec<(Ns, usize)>,
+    /// Phases of the scenario.
+    pub phases: Vec<(Ns, usize)>,
+    /// Who ran from when on, by kernel and CPU, if that is recorded.
+    pub switches: Option<Vec<Switch>>,
+    /// Cores that worked for guests, counted every millisecond, if that is recorded.
+    pub cores: Option<Vec<u32>>,
+    /// Time for which vCPUs waited for a pCPU at a time, ns, by guest and vCPU.
+    pub waits: BTreeMap<(usize, usize), Vec<Ns>>,
+    steal: BTreeMap<(usize, usize), (Ns, Ns)>,
+}
+
+impl Record {
+    /// A request was served.
+    pub fn served(&mut self, now: Ns, stream: usize, latency: Ns) {
+        if now >= self.from {
+            self.latencies.entry(stream).or_default().total.push((now, latency));
+        }
+    }
+
+    /// A task runs after a sleep that was to end so long ago.
+    pub fn awake(&mut self, now: Ns, task: usize, late: Ns) {
+        if now >= self.from {
+            self.wakeups.entry(task).or_default().push((now, late));
+        }
+    }
+
+    /// A request's service begins.
+    pub fn queued(&mut self, now: Ns, stream: usize, wait: Ns) {
+        if now >= self.from {
+            self.latencies.entry(stream).or_default().queue.push((now, wait));
+        }
+    }
+
+    /// A task has done another round.
+    pub fn counted(&mut self, now: Ns, task: usize, _count: u64) {
+        let slots = self.counts.entry(task).or_default();
+        let slot = (now / COUNTED_EVERY_NS) as usize;
+        if slots.len() <= slot {
+            slots.resize(slot + 1, 0);
+        }
+        slots[slot] += 1;
+    }
+
+    /// Rounds of a task between two moments, to a tenth of a second.
+    pub fn rounds(&self, task: usize, from: Ns, to: Ns) -> u64 {
+        let slot = |at: Ns| (at / COUNTED_EVERY_NS) as usize;
+        let slots = self.counts.get(&task).map_or(&[][..], Vec::as_slice);
+        slots.iter().skip(slot(from)).take(slot(to) - slot(from)).sum()
+    }
+
+    /// A vCPU has left its pCPU.
+    pub fn vcpu_left(&mut self, _now: Ns, _world: usize, _cpu: usize, _runnable: bool) {}
+
+    /// A vCPU has got a pCPU after waiting for so long.
+    pub fn vcpu_came(&mut self, now: Ns, world: usize, cpu: usize, waited: Ns) {
+        if now >= self.from && waited > 0 {
+            self.waits.entry((world, cpu)).or_default().push(waited);
+        }
+    }
+
+    /// Somebody begins to run.
+    pub fn switched(&mut self, at: Ns, world: usize, cpu: usize, task: Option<usize>) {
+        if let Some(switches) = &mut self.switches {
+            switches.push(Switch { at, world, cpu, task });
+        }
+    }
+
+    /// When the steal of a vCPU was looked at last, and what it was; from now on: this.
+    pub fn last_steal(&mut self, world: usize, cpu: usize, now: Ns, steal: Ns) -> (Ns, Ns) {
+        self.steal.insert((world, cpu), (now, steal)).unwrap_or((now, steal))
+    }
+}
+
+/// A percentile of values, 0 to 1; none: there are no values.
+pub fn percentile(values: &[Ns], part: f64) -> Option<Ns> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    let at = ((sorted.len() as f64 * part).ceil() as usize).saturating_sub(1);
+    sorted.get(at).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles() {
+        let values: Vec<Ns> = (1..=100).rev().collect();
+        assert_eq!([0.5, 0.95, 1.0].map(|p| percentile(&values, p)), [Some(50), Some(95), Some(100)]);
+        assert_eq!(percentile(&[], 0.5), None);
+    }
+}

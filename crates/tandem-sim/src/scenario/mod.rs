@@ -1,0 +1,486 @@
+//! Scenarios: hardware, a host, guests, what runs in them, for how long. One TOML file each.
+
+mod check;
+mod stage;
+
+use crate::catalog;
+use crate::fair::Flavour;
+use crate::hardware::{Costs, Hardware};
+use crate::machine::state::Preemption;
+use crate::queue::Ns;
+use crate::setup::KernelSpec;
+use crate::workload::Workload;
+use crate::SimError;
+use serde::Deserialize;
+
+pub use stage::{Installed, Stage};
+
+/// A scenario.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// One line.
+    #[serde(default)]
+    pub title: String,
+    /// Length, simulated seconds.
+    pub duration_s: f64,
+    /// Part at the beginning that is not measured, seconds.
+    #[serde(default = "second")]
+    pub warmup_s: f64,
+    /// Hardware.
+    #[serde(default)]
+    pub hardware: Hardware,
+    /// What things cost.
+    #[serde(default)]
+    pub costs: Costs,
+    /// The host's kernel.
+    #[serde(default)]
+    pub host: Kernel,
+    /// Guests.
+    #[serde(default, rename = "vm")]
+    pub vms: Vec<Vm>,
+    /// Competitors on pCPUs, before everything else.
+    #[serde(default)]
+    pub contention: Vec<Contention>,
+    /// Competitors on pCPUs that share with the others by the rules of the host's scheduler.
+    #[serde(default, rename = "competitor")]
+    pub competitors: Vec<Competitor>,
+    /// What changes in the course of the run.
+    #[serde(default, rename = "phase")]
+    pub phases: Vec<Phase>,
+    /// What runs where.
+    #[serde(default, rename = "workload")]
+    pub workloads: Vec<Placed>,
+    /// What is compared; the first is the baseline. None: one run as it is.
+    #[serde(default, rename = "arm")]
+    pub arms: Vec<Arm>,
+    /// What is measured.
+    #[serde(default, rename = "metric")]
+    pub metrics: Vec<MetricSpec>,
+    /// Guests' CPUs that all tasks without a choice of their own are confined to.
+    #[serde(default)]
+    pub confined_to: Option<Vec<usize>>,
+    /// The workload whose model is one of these in turn.
+    #[serde(default)]
+    pub family: Option<Family>,
+}
+
+/// The same scenario with one program after the other.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Family {
+    /// Name of the workload; `*`: all.
+    pub workload: String,
+    /// Names of models; none: all.
+    #[serde(default)]
+    pub models: Vec<String>,
+}
+
+/// One of the things that are compared: what it has in place of the scenario's.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arm {
+    /// Its name.
+    pub name: String,
+    /// Kernel of all guests.
+    #[serde(default)]
+    pub guest: Option<Kernel>,
+    /// Kernel of the host.
+    #[serde(default)]
+    pub host: Option<Kernel>,
+    /// Competitors.
+    #[serde(default)]
+    pub contention: Option<Vec<Contention>>,
+    /// Guests' CPUs that all tasks without a choice of their own are confined to.
+    #[serde(default)]
+    pub cpus: Option<Vec<usize>>,
+    /// The only workload that runs.
+    #[serde(default)]
+    pub workload: Option<String>,
+    /// Guests that `guest` is about; none: all.
+    #[serde(default)]
+    pub guests: Option<Vec<String>>,
+}
+
+/// A figure.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetricSpec {
+    /// Its name in the result.
+    pub name: String,
+    /// Workload that it is about; `*`: all.
+    pub workload: String,
+    /// What it is.
+    pub what: What,
+    /// Name of the stream or of the kind of tasks; none: all of the workload.
+    #[serde(default)]
+    pub of: Option<String>,
+    /// From when to when, seconds; none: after the warm-up.
+    #[serde(default)]
+    pub between_s: Option<(f64, f64)>,
+    /// Of latencies: percentile, 0 to 1; none: the mean.
+    #[serde(default)]
+    pub percentile: Option<f64>,
+}
+
+/// What a figure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// From a request's arrival to its end, microseconds.
+    Latency,
+    /// From a request's arrival to the beginning of its service, microseconds.
+    QueueTime,
+    /// From the end of a sleep to running, microseconds.
+    Wakeup,
+    /// Requests served per second.
+    Requests,
+    /// Rounds of work per second.
+    Rounds,
+    /// CPU time per second of time.
+    Cpus,
+    /// Cores that work for guests, mean.
+    Cores,
+    /// Times that tasks changed CPUs, per second.
+    Migrations,
+}
+
+impl What {
+    /// Unit of the figure, and whether more of it is better.
+    pub fn unit(self) -> (&'static str, bool) {
+        match self {
+            What::Latency | What::QueueTime | What::Wakeup => ("us", false),
+            What::Requests | What::Rounds => ("1/s", true),
+            What::Migrations => ("1/s", false),
+            What::Cpus | What::Cores => ("", true),
+        }
+    }
+}
+
+/// A kernel.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Kernel {
+    /// `eevdf`, `cfs`, or `tandem`: the guest scheduler, in a kernel of this version.
+    pub scheduler: String,
+    /// Version: 7.2 is 702.
+    pub version: u32,
+    /// Tick, milliseconds.
+    pub tick_ms: f64,
+    /// `full` or `lazy`.
+    pub preemption: String,
+    /// Run time is charged without steal (guests).
+    pub sees_steal: bool,
+    /// Halted vCPUs look preempted to wake-up placement (guests).
+    pub halted_looks_preempted: bool,
+    /// `tandem`: its probers keep estimates of idle vCPUs fresh.
+    pub probes: bool,
+}
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self {
+            scheduler: "eevdf".into(),
+            version: 702,
+            tick_ms: 4.0,
+            preemption: "full".into(),
+            sees_steal: true,
+            halted_looks_preempted: false,
+            probes: true,
+        }
+    }
+}
+
+/// A guest.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vm {
+    /// Its name.
+    pub name: String,
+    /// How many vCPUs.
+    pub vcpus: usize,
+    /// pCPUs that each vCPU may use; none: all.
+    #[serde(default)]
+    pub pins: Option<Vec<Vec<usize>>>,
+    /// `cpu.weight`.
+    #[serde(default = "hundred")]
+    pub weight: u64,
+    /// `cpu.max`: quota and period, microseconds.
+    #[serde(default)]
+    pub max_us: Option<(u64, u64)>,
+    /// `cpu.max` of single vCPUs, in order: quota and period, microseconds; 0, 0: none.
+    #[serde(default)]
+    pub vcpu_max_us: Vec<(u64, u64)>,
+    /// Its kernel.
+    #[serde(default)]
+    pub kernel: Kernel,
+    /// What its kernel believes of its CPUs; none: one socket of single-threaded cores.
+    #[serde(default)]
+    pub layout: Option<Hardware>,
+}
+
+/// A task of the host that always wants to run.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Competitor {
+    /// pCPUs, one competitor on each.
+    pub cpus: Vec<usize>,
+    /// `cpu.max` of each: quota and period, microseconds.
+    #[serde(default)]
+    pub max_us: Option<(u64, u64)>,
+    /// Nice value.
+    #[serde(default)]
+    pub nice: i32,
+}
+
+/// What changes at a moment.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Phase {
+    /// When, seconds.
+    pub at_s: f64,
+    /// Quotas and periods of the first guest's vCPUs, which must have had some from the start, microseconds.
+    #[serde(default)]
+    pub vcpu_max_us: Vec<(u64, u64)>,
+    /// Quotas and periods of the competitors by their numbers, microseconds; quota 0: they rest.
+    #[serde(default)]
+    pub competitors: Vec<(u64, u64)>,
+    /// pCPUs of the first guest's vCPUs.
+    #[serde(default)]
+    pub pins: Option<Vec<Vec<usize>>>,
+}
+
+/// A competitor of real-time class.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contention {
+    /// pCPUs, one competitor on each.
+    pub cpus: Vec<usize>,
+    /// For how long it runs, microseconds.
+    pub on_us: f64,
+    /// For how long it sleeps, microseconds.
+    pub off_us: f64,
+    /// Irregular: both are exponential with these means.
+    #[serde(default)]
+    pub irregular: bool,
+    /// When it begins, microseconds.
+    #[serde(default)]
+    pub phase_us: f64,
+    /// It begins at a moment of its own on each pCPU and with each seed, within a period.
+    #[serde(default)]
+    pub any_phase: bool,
+}
+
+/// A workload in some kernel.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Placed {
+    /// Its name.
+    pub name: String,
+    /// Name of the guest; `host`: in the host.
+    #[serde(rename = "in")]
+    pub place: String,
+    /// Its text, in the form of [`crate::workload`].
+    #[serde(default)]
+    pub text: Option<String>,
+    /// Or the name of a model in [`crate::catalog`].
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Threads of the model.
+    #[serde(default = "one")]
+    pub threads: u32,
+    /// How much longer all work takes than the workload says.
+    #[serde(default = "one_cpu")]
+    pub work_scale: f64,
+    /// What the model's guest has, in CPUs; the load of servers depends on it.
+    #[serde(default = "one_cpu")]
+    pub capacity: f64,
+}
+
+impl Placed {
+    fn read(&self) -> Result<Workload, SimError> {
+        let text = match (&self.text, &self.model) {
+            (Some(text), None) => text.clone(),
+            (None, Some(name)) => {
+                let model = catalog::find(name)
+                    .ok_or_else(|| bad(format!("workload {}: no model {name:?}", self.name)))?;
+                model.workload(self.threads, self.capacity)
+            }
+            _ => return Err(bad(format!("workload {}: either text or model", self.name))),
+        };
+        let mut workload =
+            Workload::parse(&text).map_err(|error| bad(format!("workload {}: {error}", self.name)))?;
+        if !(0.001..=1000.0).contains(&self.work_scale) {
+            return Err(bad(format!("workload {}: work_scale lies between 0.001 and 1000", self.name)));
+        }
+        workload.scale_work(self.work_scale);
+        Ok(workload)
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+fn one_cpu() -> f64 {
+    1.0
+}
+fn second() -> f64 {
+    1.0
+}
+fn hundred() -> u64 {
+    100
+}
+
+fn bad(what: impl Into<String>) -> SimError {
+    SimError::Scenario(what.into())
+}
+
+impl Kernel {
+    /// What the machine is built with.
+    ///
+    /// # Errors
+    /// An unknown scheduler or preemption, or a tick out of range.
+    pub fn spec(&self) -> Result<KernelSpec, SimError> {
+        let flavour = match self.scheduler.as_str() {
+            "eevdf" | "tandem" if (606..=799).contains(&self.version) => {
+                Flavour::Eevdf { version: self.version }
+            }
+            "eevdf" | "tandem" => {
+                return Err(bad(format!("version {}: expected 606 (6.6) to 799", self.version)))
+            }
+            "cfs" => Flavour::Cfs,
+            other => return Err(bad(format!("scheduler {other:?}: expected eevdf, cfs or tandem"))),
+        };
+        let preemption = match self.preemption.as_str() {
+            "full" => Preemption::Full,
+            "lazy" => Preemption::Lazy,
+            other => return Err(bad(format!("preemption {other:?}: expected full or lazy"))),
+        };
+        if !(0.5..=20.0).contains(&self.tick_ms) {
+            return Err(bad(format!("tick_ms {}: expected 0.5 to 20", self.tick_ms)));
+        }
+        Ok(KernelSpec {
+            flavour,
+            tick_ns: (self.tick_ms * 1e6) as Ns,
+            preemption,
+            sees_steal: self.sees_steal,
+            halted_looks_preempted: self.halted_looks_preempted,
+            policy: self.scheduler == "tandem",
+        })
+    }
+}
+
+impl Scenario {
+    /// Reads and checks a scenario's text.
+    ///
+    /// # Errors
+    /// What is wrong, with the line.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, SimError> {
+        let scenario: Self = toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
+            bad(format!("{origin}: line {line}: {}", error.message()))
+        })?;
+        scenario.check().map_err(|error| match error {
+            SimError::Scenario(what) => bad(format!("{origin}: {what}")),
+            other => other,
+        })?;
+        Ok(scenario)
+    }
+
+    /// The scenarios of a family, with the names of their programs; itself, if it is none.
+    pub fn members(&self) -> Vec<(Option<&'static str>, Self)> {
+        let Some(family) = &self.family else { return vec![(None, self.clone())] };
+        let wanted = |name: &str| family.models.is_empty() || family.models.iter().any(|other| other == name);
+        let member = |model: &'static catalog::Model| {
+            let mut scenario = self.clone();
+            let meant = |placed: &&mut Placed| family.workload == "*" || placed.name == family.workload;
+            for placed in scenario.workloads.iter_mut().filter(meant) {
+                placed.model = Some(model.name.to_owned());
+            }
+            (Some(model.name), scenario)
+        };
+        catalog::MODELS.iter().filter(|model| wanted(model.name)).map(member).collect()
+    }
+
+    /// The scenario as one of its arms has it.
+    pub fn with(&self, arm: &Arm) -> Self {
+        let mut scenario = self.clone();
+        if let Some(kernel) = &arm.host {
+            scenario.host = kernel.clone();
+        }
+        if let Some(kernel) = &arm.guest {
+            let meant = |vm: &&mut Vm| arm.guests.as_ref().is_none_or(|names| names.contains(&vm.name));
+            for vm in scenario.vms.iter_mut().filter(meant) {
+                vm.kernel = kernel.clone();
+            }
+        }
+        if let Some(contention) = &arm.contention {
+            scenario.contention.clone_from(contention);
+        }
+        scenario.confined_to.clone_from(&arm.cpus);
+        if let Some(name) = &arm.workload {
+            scenario.workloads.retain(|placed| placed.name == *name);
+        }
+        scenario
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+name = "two"
+duration_s = 2.0
+warmup_s = 0.5
+[hardware]
+cores = 2
+[[vm]]
+name = "a"
+vcpus = 2
+pins = [[0], [1]]
+[[contention]]
+cpus = [1]
+on_us = 7000
+off_us = 3000
+[[workload]]
+name = "web"
+in = "a"
+text = '''{"tasks": {"server": {"instance": 2, "loop": -1, "x_serve": "web"}},
+  "resources": {"x_arrivals": {"web": {"rate_hz": 100, "service": 2000}}}}'''
+"#;
+
+    #[test]
+    fn a_scenario_runs() {
+        // A stream's service is a distribution; a plain number is one, too.
+        let text =
+            GOOD.replace("\"service\": 2000", "\"service\": {\"x_dist\": \"constant\", \"mean\": 2000}");
+        let mut stage = Scenario::parse(&text, "test").unwrap().stage(1).unwrap();
+        stage.machine.run(stage.end, 10_000_000).unwrap();
+        let latencies = &stage.machine.record.latencies[&0];
+        assert!((100..200).contains(&latencies.total.len()), "{}", latencies.total.len());
+        assert!(latencies.total.iter().all(|(_, ns)| *ns >= 2_000_000));
+        let stolen = stage.machine.worlds[1].pages[1].steal_ns as f64;
+        assert!(stolen > 0.0 && stolen < 1.5e9);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (from, to, named) in [
+            ("cores = 2", "cores = 0", "CPUs"),
+            ("vcpus = 2", "vcpus = 3", "pins"),
+            ("cpus = [1]", "cpus = [2]", "numbered"),
+            ("in = \"a\"", "in = \"b\"", "no vm"),
+            ("on_us", "on_ms", "line 13"),
+            ("duration_s = 2.0", "duration_s = 0.2", "warmup_s"),
+        ] {
+            let text = GOOD.replacen(from, to, 1);
+            assert_ne!(text, GOOD, "{from}");
+            let error = Scenario::parse(&text, "x.toml").map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(named) && error.starts_with("x.toml"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Building the machine of a scenario.
+
+use super::{bad, Competitor, Contention, Scenario, Vm, What};
+use crate::hardware::Hardware;
+use crate::machine::{Change, Machine};
+use crate::program::{Barrier, Condition, Device, Items, Lock, Mailbox, Program, Requests, Step};
+use crate::queue::{Event, Ns};
+use crate::random::{Spread, Stream};
+use crate::scx::Settings;
+use crate::setup::{host, GroupSpec, TaskSpec};
+use crate::workload::{Process, Workload};
+use crate::SimError;
+
+/// Where the parts of a placed workload are in the machine.
+#[derive(Debug, Clone, Default)]
+pub struct Installed {
+    /// Its name.
+    pub name: String,
+    /// Its tasks, with the names of their kinds.
+    pub tasks: Vec<(String, usize)>,
+    /// Its streams.
+    pub streams: Vec<(String, usize)>,
+    /// Its barriers.
+    pub barriers: Vec<(String, usize)>,
+}
+
+/// A scenario that is ready to run.
+pub struct Stage {
+    /// The machine.
+    pub machine: Machine,
+    /// Its workloads.
+    pub workloads: Vec<Installed>,
+    /// Length, ns.
+    pub end: Ns,
+}
+
+impl Scenario {
+    /// What the guest scheduler is told of its vCPUs: where their pCPUs are if each has one of its own accord, as the
+    /// probe finds it; otherwise what the guest's kernel believes.
+    fn as_probed(&self, layout: Hardware, pins: &[Vec<usize>]) -> Settings {
+        let pinned: Option<Vec<usize>> = pins.iter().map(|list| (list.len() == 1).then(|| list[0])).collect();
+        let believed =
+            |of: fn(&Hardware, usize) -> usize| (0..pins.len()).map(|cpu| of(&layout, cpu)).collect();
+        let probed = |of: fn(&Hardware, usize) -> usize, pinned: &[usize]| {
+            pinned.iter().map(|pcpu| of(&self.hardware, *pcpu)).collect()
+        };
+        let (caches, cores, threads) = match &pinned {
+            Some(pinned) => {
+                (probed(Hardware::cache_of, pinned), probed(Hardware::core_of, pinned), pinned.clone())
+            }
+            // Cores that its kernel knows of are the business of that kernel's idle selection.
+            None => (believed(Hardware::cache_of), (0..pins.len()).collect(), (0..pins.len()).collect()),
+        };
+        Settings {
+            cpus: pins.len(),
+            layout,
+            caches,
+            cores,
+            threads,
+            steal_page: true,
+            request_ns: 3_000_000,
+            slice_timers: true,
+        }
+    }
+
+    fn stage_phases(&self, machine: &mut Machine, vcpus: &[usize], competitors: &[Vec<usize>]) {
+        let quota = |group: usize, max: (u64, u64)| Change::Quota {
+            group,
+            quota_ns: max.0 * 1000,
+            period_ns: max.1 * 1000,
+        };
+        for (index, phase) in self.phases.iter().enumerate() {
+            let mut changes: Vec<Change> =
+                vcpus.iter().zip(&phase.vcpu_max_us).map(|(group, max)| quota(*group, *max)).collect();
+            for (groups, max) in competitors.iter().zip(&phase.competitors) {
+                changes.extend(groups.iter().map(|group| quota(*group, *max)));
+            }
+            let pcpus = self.hardware.cpus();
+            for (cpu, pins) in phase.pins.iter().flatten().enumerate() {
+                if let Some(task) = machine.worlds.get(1).and_then(|world| world.cpus.get(cpu)?.vcpu) {
+                    changes.push(Change::Pins {
+                        task,
+                        allowed: (0..pcpus).map(|pcpu| pins.contains(&pcpu)).collect(),
+                    });
+                }
+            }
+            machine.phases.push(changes);
+            machine.at((phase.at_s * 1e9) as Ns, Event::Phase { index });
+        }
+    }
+
+    /// Builds the machine.
+    ///
+    /// # Errors
+    /// A workload that cannot be read, or that names CPUs that its kernel has not.
+    pub fn stage(&self, seed: u64) -> Result<Stage, SimError> {
+        let mut machine = host(self.hardware.clone(), self.costs.clone(), &self.host.spec()?, seed);
+        machine.record.from = (self.warmup_s * 1e9) as Ns;
+        let all: Vec<usize> = (0..self.hardware.cpus()).collect();
+        let mut vcpu_quotas = Vec::new();
+        for vm in &self.vms {
+            let max = vm.max_us.map(|(quota, period)| (quota * 1000, period * 1000));
+            let group =
+                machine.add_group(0, 0, &GroupSpec { weight: vm.weight, max, ..GroupSpec::default() });
+            let groups = vcpu_groups(&mut machine, vm, group, seed);
+            vcpu_quotas.push(groups.clone());
+            let pins = vm.pins.clone().unwrap_or_else(|| vec![all.clone(); vm.vcpus]);
+            let flat = Hardware { cores: vm.vcpus, ..Hardware::default() };
+            let layout = vm.layout.clone().unwrap_or(flat);
+            let spec = vm.kernel.spec()?;
+            let world = machine.add_guest(&vm.name, &spec, layout.clone(), &pins, &groups);
+            if spec.policy {
+                machine.attach(world, &self.as_probed(layout, &pins))?;
+                if vm.kernel.probes {
+                    add_probers(&mut machine, world, seed);
+                }
+            }
+        }
+        let mut competitor_quotas = Vec::new();
+        for (number, competitor) in self.competitors.iter().enumerate() {
+            competitor_quotas.push(compete(&mut machine, competitor, seed ^ (number as u64) << 16));
+        }
+        self.stage_phases(
+            &mut machine,
+            vcpu_quotas.first().map_or(&[][..], Vec::as_slice),
+            &competitor_quotas,
+        );
+        for (number, contention) in self.contention.iter().enumerate() {
+            for &cpu in &contention.cpus {
+                contend(&mut machine, contention, cpu, seed ^ (number as u64) << 8);
+            }
+        }
+        if self.metrics.iter().any(|metric| metric.what == What::Cores) {
+            machine.record.cores = Some(Vec::new());
+            machine.at(0, Event::Sample);
+        }
+        let mut workloads = Vec::new();
+        for placed in &self.workloads {
+            let world = 1 + self.vms.iter().position(|vm| vm.name == placed.place).unwrap_or(usize::MAX - 1);
+            let world = if placed.place == "host" { 0 } else { world };
+            workloads.push(install(
+                &mut machine,
+                world,
+                &placed.name,
+                &placed.read()?,
+                self.confined_to.as_deref(),
+                seed,
+            )?);
+        }
+        Ok(Stage { machine, workloads, end: (self.duration_s * 1e9) as Ns })
+    }
+}
+
+/// The phase of a period with a seed, ns.
+fn any_phase(seed: u64, entity: usize, period_ns: Ns) -> Ns {
+    1 + Stream::new(seed, "phase", entity as u64).below(period_ns)
+}
+
+/// A group with a quota whose periods begin at a moment of their own.
+fn limited(seed: u64, entity: usize, (quota_us, period_us): (u64, u64)) -> GroupSpec {
+    let period_ns = period_us * 1000;
+    GroupSpec {
+        max: Some((quota_us * 1000, period_ns)),
+        first_refill_ns: Some(any_phase(seed, entity, period_ns)),
+        ..GroupSpec::default()
+    }
+}
+
+/// Groups of a guest's vCPUs: with quotas of their own, or all in that of the guest.
+fn vcpu_groups(machine: &mut Machine, vm: &Vm, group: usize, seed: u64) -> Vec<usize> {
+    let own = |(cpu, max): (usize, &(u64, u64))| match *max {
+        (0, _) | (_, 0) => group,
+        max => machine.add_group(0, group, &limited(seed, cpu, max)),
+    };
+    let mut groups: Vec<usize> = vm.vcpu_max_us.iter().enumerate().map(own).collect();
+    groups.resize(vm.vcpus, group);
+    groups
+}
+
+fn compete(machine: &mut Machine, competitor: &Competitor, seed: u64) -> Vec<usize> {
+    let mut groups = Vec::new();
+    for &cpu in &competitor.cpus {
+        let group = match competitor.max_us {
+            Some(max) => machine.add_group(0, 0, &limited(seed, 1000 + cpu, max)),
+            None => 0,
+        };
+        let spec = TaskSpec {
+            nice: competitor.nice,
+            cpus: Some(vec![cpu]),
+            group,
+            ..TaskSpec::new(&format!("competitor/{cpu}"), Program::hog(1000.0))
+        };
+        machine.add_task(0, &spec, seed);
+        groups.push(group);
+    }
+    groups
+}
+
+/// The daemon's probers: on each vCPU, best effort, a little more than a window of measurement now and then.
+fn add_probers(machine: &mut Machine, world: usize, seed: u64) {
+    const PROBE_US: f64 = 14_000.0;
+    const PAUSE_US: f64 = 2_000_000.0;
+    for cpu in 0..machine.worlds[world].cpus.len() {
+        let program = Program {
+            steps: vec![Step::Run(Spread::constant(PROBE_US)), Step::Sleep(Spread::constant(PAUSE_US))],
+            ..Program::hog(1.0)
+        };
+        let spec =
+            TaskSpec { idle: true, cpus: Some(vec![cpu]), ..TaskSpec::new(&format!("probe/{cpu}"), program) };
+        machine.add_task(world, &spec, seed);
+    }
+}
+
+fn contend(machine: &mut Machine, contention: &Contention, cpu: usize, seed: u64) {
+    let spread =
+        |mean| if contention.irregular { Spread::Exponential { mean } } else { Spread::constant(mean) };
+    let program = Program {
+        steps: vec![Step::Run(spread(contention.on_us)), Step::Sleep(spread(contention.off_us))],
+        ..Program::hog(1.0)
+    };
+    let mut phase = Stream::new(seed, "phase", cpu as u64);
+    let period = if contention.any_phase { contention.on_us + contention.off_us } else { 0.0 };
+    let start = ((contention.phase_us + period * phase.unit()) * 1000.0) as Ns;
+    let spec = TaskSpec {
+        real_time: true,
+        cpus: Some(vec![cpu]),
+        start_ns: start,
+        ..TaskSpec::new(&format!("contention/{cpu}"), program)
+    };
+    machine.add_task(0, &spec, seed);
+}
+
+/// Adds a workload's resources and tasks to a kernel.
+fn install(
+    machine: &mut Machine,
+    world: usize,
+    name: &str,
+    workload: &Workload,
+    confined_to: Option<&[usize]>,
+    seed: u64,
+) -> Result<Installed, SimError> {
+    let cpus = machine.worlds[world].cpus.len();
+    let offset = (
+        machine.locks.len(),
+        machine.conditions.len(),
+        machine.barriers.len(),
+        machine.items.len(),
+        machine.requests.len(),
+        machine.devices.len(),
+        machine.mailboxes.len(),
+    );
+    machine.locks.extend(workload.locks.iter().map(|_| Lock::default()));
+    machine.conditions.extend(workload.conditions.iter().map(|_| Condition::default()));
+    machine
+        .barriers
+        .extend(workload.barriers.iter().map(|(_, size)| Barrier { size: *size, ..Barrier::default() }));
+    machine.items.extend(
+        workload.queues.iter().map(|(_, capacity)| Items { capacity: *capacity, ..Items::default() }),
+    );
+    machine.mailboxes.extend(workload.mailboxes.iter().map(|_| Mailbox::default()));
+    let mut installed = Installed { name: name.to_owned(), ..Installed::default() };
+    for (i, (stream, spec)) in workload.streams.iter().enumerate() {
+        let number = offset.4 + i;
+        let mean = 1e6 / spec.rate_hz;
+        let irq_cpus = spec.irq_cpus.clone().unwrap_or_else(|| (0..cpus).collect());
+        if irq_cpus.is_empty() || irq_cpus.iter().any(|cpu| *cpu >= cpus) {
+            return Err(bad(format!("workload {name}: {stream}: irq_cpus are CPUs below {cpus}")));
+        }
+        machine.requests.push(Requests {
+            interval: match spec.process {
+                Process::Poisson => Spread::Exponential { mean },
+                Process::Regular => Spread::constant(mean),
+            },
+            service: spec.service.clone(),
+            arrivals: Stream::new(seed, "arrivals", number as u64),
+            services: Stream::new(seed, "services", number as u64),
+            waiting: Default::default(),
+            idle: Vec::new(),
+            irq_cpus,
+            arrived: 0,
+            world,
+        });
+        installed.streams.push((stream.clone(), number));
+        machine.at(0, Event::Arrival { stream: number });
+    }
+    for (i, (device, spec)) in workload.devices.iter().enumerate() {
+        if spec.irq_cpu >= cpus || spec.parallel == 0 {
+            return Err(bad(format!("workload {name}: {device}: irq_cpu below {cpus}, parallel from 1 on")));
+        }
+        machine.devices.push(Device {
+            service: spec.service.clone(),
+            stream: Stream::new(seed, "devices", (offset.5 + i) as u64),
+            parallel: spec.parallel,
+            busy: 0,
+            waiting: Default::default(),
+            irq_cpu: spec.irq_cpu,
+            world,
+        });
+    }
+    installed.barriers =
+        workload.barriers.iter().enumerate().map(|(i, (name, _))| (name.clone(), offset.2 + i)).collect();
+    let mut groups: Vec<(String, usize)> = Vec::new();
+    for kind in &workload.tasks {
+        if kind.cpus.as_ref().is_some_and(|list| list.is_empty() || list.iter().any(|cpu| *cpu >= cpus)) {
+            return Err(bad(format!("workload {name}: task {:?}: cpus below {cpus}", kind.name)));
+        }
+        let group = match &kind.group {
+            None => 0,
+            Some(group) => match groups.iter().find(|(other, _)| other == group) {
+                Some((_, number)) => *number,
+                None => {
+                    let number = machine.add_group(world, 0, &GroupSpec::default());
+                    groups.push((group.clone(), number));
+                    number
+                }
+            },
+        };
+        let mut program = kind.program.clone();
+        for step in &mut program.steps {
+            shift(step, &offset);
+        }
+        for _ in 0..kind.instances {
+            let spec = TaskSpec {
+                name: kind.name.clone(),
+                program: program.clone(),
+                nice: kind.nice,
+                idle: kind.idle,
+                batch: kind.batch,
+                real_time: false,
+                cpus: kind.cpus.clone().or_else(|| confined_to.filter(|_| world != 0).map(<[usize]>::to_vec)),
+                group,
+                slice_ns: kind.slice_ns,
+                start_ns: kind.start_ns,
+            };
+            let task = machine.add_task(world, &spec, seed);
+            installed.tasks.push((kind.name.clone(), task));
+        }
+    }
+    Ok(installed)
+}
+
+/// A workload counts its resources from 0; the machine has those of others, too.
+fn shift(step: &mut Step, offset: &(usize, usize, usize, usize, usize, usize, usize)) {
+    match step {
+        Step::Lock(n) | Step::Unlock(n) => *n += offset.0,
+        Step::Wait { condition, lock } => {
+            *condition += offset.1;
+            *lock += offset.0;
+        }
+        Step::Signal(n) | Step::Broadcast(n) => *n += offset.1,
+        Step::Barrier(n) => *n += offset.2,
+        Step::Get(n) | Step::Put(n) => *n += offset.3,
+        Step::Serve(n) => *n += offset.4,
+        Step::Device(n) => *n += offset.5,
+        Step::Send(n) | Step::Receive(n) => *n += offset.6,
+        Step::Run(_) | Step::Sleep(_) | Step::Timer(_) | Step::Yield | Step::Hop | Step::Count => {}
+    }
+}

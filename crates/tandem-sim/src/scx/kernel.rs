@@ -1,0 +1,299 @@
+//! A kernel as its policy sees it. No pointers here: tasks, CPUs and queues have numbers.
+
+use super::dsq::Dsq;
+use crate::hardware::Hardware;
+use crate::queue::Ns;
+use std::collections::BTreeMap;
+
+/// The local queue of the CPU that the task is for.
+pub const DSQ_LOCAL: u64 = 0x8000_0000_0000_0002;
+/// The local queue of a CPU by number, which is in the lower half.
+pub const DSQ_LOCAL_ON: u64 = 0xC000_0000_0000_0000;
+/// The queue that all CPUs look at.
+pub const DSQ_GLOBAL: u64 = 0x8000_0000_0000_0001;
+/// Insert at the head.
+pub const ENQ_HEAD: u64 = 1 << 16;
+/// It just woke up.
+pub const ENQ_WAKEUP: u64 = 1;
+/// Preempt the task that runs there.
+pub const ENQ_PREEMPT: u64 = 1 << 32;
+/// Nobody else wants the CPU.
+pub const ENQ_LAST: u64 = 1 << 41;
+/// It goes to sleep.
+pub const DEQ_SLEEP: u64 = 1;
+/// Only if idle.
+pub const KICK_IDLE: u64 = 1;
+/// Take the CPU from the task that runs there.
+pub const KICK_PREEMPT: u64 = 2;
+/// The waker is about to sleep.
+pub const WAKE_SYNC: u64 = 16;
+/// It just woke up.
+pub const WAKE_TTWU: u64 = 8;
+/// It is new.
+pub const WAKE_FORK: u64 = 4;
+/// `SCX_OPS_ENQ_LAST`.
+pub const OPS_ENQ_LAST: u64 = 1 << 1;
+/// The kernel's usual slice, ns.
+pub const SLICE_DEFAULT_NS: Ns = 20_000_000;
+
+/// Where a task is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Place {
+    /// In no queue: asleep, running, or with the policy.
+    #[default]
+    Nowhere,
+    /// In a queue of the policy.
+    Queue(u64),
+    /// In the local queue of a CPU.
+    Local(usize),
+}
+
+/// An insertion that is carried out when the callback returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Insertion {
+    /// Queue.
+    pub dsq: u64,
+    /// Slice, ns; 0: it keeps its own.
+    pub slice_ns: Ns,
+    /// Key; none: by arrival.
+    pub key: Option<u64>,
+    /// SCX_ENQ flags.
+    pub flags: u64,
+}
+
+/// A task.
+#[derive(Debug, Clone, Default)]
+pub struct ScxTask {
+    /// CPU that it runs on, ran on last, or waits for.
+    pub cpu: usize,
+    /// CPUs that it may use, a bit each.
+    pub allowed: Vec<u64>,
+    /// Where it is.
+    pub place: Place,
+    /// Insertion that its select_cpu() or enqueue() has asked for.
+    pub direct: Option<Insertion>,
+    /// It runs.
+    pub running: bool,
+}
+
+/// A CPU.
+#[derive(Debug, Clone, Default)]
+pub struct ScxCpu {
+    /// Task that runs there.
+    pub curr: Option<usize>,
+    /// Idle, and nobody has been sent there.
+    pub idle: bool,
+    /// Tasks that run next.
+    pub local: Dsq,
+}
+
+/// What the machine shall do when a callback has returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// A CPU shall look for work.
+    Kick {
+        /// CPU.
+        cpu: usize,
+        /// SCX_KICK flags.
+        flags: u64,
+    },
+    /// A timer fires at a time, on a CPU.
+    Timer {
+        /// Timer.
+        timer: usize,
+        /// Which of its starts.
+        turn: u32,
+        /// When, ns.
+        at: Ns,
+        /// Where.
+        cpu: usize,
+    },
+    /// A task that has left a local queue is queued anew.
+    Again {
+        /// Task.
+        task: usize,
+    },
+    /// A task has come into a CPU's local queue.
+    Local {
+        /// CPU.
+        cpu: usize,
+        /// It shall not wait for the one that runs.
+        preempt: bool,
+    },
+}
+
+/// An iteration over a queue.
+#[derive(Debug, Clone, Default)]
+pub struct Iteration {
+    /// The queue.
+    pub dsq: u64,
+    /// Who was in it at the beginning.
+    pub tasks: Vec<usize>,
+    /// How many were given out.
+    pub next: usize,
+    /// Slice for those that are moved, ns.
+    pub slice_ns: Option<Ns>,
+    /// Key for those that are moved.
+    pub key: Option<u64>,
+}
+
+/// A kernel.
+#[derive(Debug, Default)]
+pub struct Kernel {
+    /// Time, ns.
+    pub now: Ns,
+    /// CPU on which the callback runs.
+    pub here: usize,
+    /// CPUs.
+    pub cpus: Vec<ScxCpu>,
+    /// Tasks.
+    pub tasks: Vec<ScxTask>,
+    /// Queues of the policy.
+    pub dsqs: BTreeMap<u64, Dsq>,
+    /// What the kernel believes of where its CPUs are.
+    pub layout: Hardware,
+    /// What to do when the callback has returned.
+    pub effects: Vec<Effect>,
+    /// Insertions of a dispatch() that wait for their turn.
+    pub buffer: Vec<(usize, Insertion)>,
+    /// Is a dispatch() under way? On which CPU?
+    pub dispatching: Option<usize>,
+    /// Tasks that a dispatch() has moved.
+    pub moved: usize,
+    /// Why the kernel would throw the policy out.
+    pub error: Option<String>,
+    /// Iterations over queues.
+    pub iterations: Vec<Option<Iteration>>,
+    /// What the policy has written into its dump.
+    pub dump: String,
+}
+
+impl Kernel {
+    /// The queue that an insertion is for: the CPU if it is a local one.
+    pub fn local_target(&self, task: usize, dsq: u64) -> Option<usize> {
+        if dsq == DSQ_LOCAL {
+            Some(self.dispatching.unwrap_or(self.tasks[task].cpu))
+        } else if dsq & DSQ_LOCAL_ON == DSQ_LOCAL_ON {
+            Some((dsq & 0xFFFF_FFFF) as usize)
+        } else {
+            None
+        }
+    }
+
+    /// May a task run on a CPU?
+    pub fn may_use(&self, task: usize, cpu: usize) -> bool {
+        self.tasks[task].allowed.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 != 0)
+    }
+
+    /// Something that the kernel does not forgive.
+    pub fn fail(&mut self, why: String) {
+        self.error.get_or_insert(why);
+    }
+
+    /// Carries out an insertion. The task's slice and key are the caller's business.
+    pub fn insert(&mut self, task: usize, insertion: &Insertion) {
+        if self.tasks[task].place != Place::Nowhere {
+            self.fail(format!("task {task} is inserted twice"));
+            return;
+        }
+        if let Some(cpu) = self.local_target(task, insertion.dsq) {
+            if cpu >= self.cpus.len() || !self.may_use(task, cpu) {
+                self.fail(format!("task {task} is sent to CPU {cpu}, which it may not use"));
+                return;
+            }
+            if insertion.flags & (ENQ_HEAD | ENQ_PREEMPT) == 0 {
+                self.cpus[cpu].local.push(task);
+            } else {
+                self.cpus[cpu].local.push_front(task);
+            }
+            self.tasks[task].cpu = cpu;
+            self.tasks[task].place = Place::Local(cpu);
+            self.effects.push(Effect::Local { cpu, preempt: insertion.flags & ENQ_PREEMPT != 0 });
+            return;
+        }
+        match self.dsqs.get_mut(&insertion.dsq) {
+            Some(dsq) => {
+                match insertion.key {
+                    Some(key) => dsq.insert(key, task),
+                    None if insertion.flags & ENQ_HEAD != 0 => dsq.push_front(task),
+                    None => dsq.push(task),
+                }
+                self.tasks[task].place = Place::Queue(insertion.dsq);
+            }
+            None => self.fail(format!("there is no queue {:#x}", insertion.dsq)),
+        }
+    }
+
+    /// Takes a task out of whatever queue it is in.
+    pub fn withdraw(&mut self, task: usize) {
+        match std::mem::take(&mut self.tasks[task].place) {
+            Place::Nowhere => {}
+            Place::Queue(dsq) => {
+                if let Some(dsq) = self.dsqs.get_mut(&dsq) {
+                    dsq.remove(task);
+                }
+            }
+            Place::Local(cpu) => {
+                self.cpus[cpu].local.remove(task);
+            }
+        }
+    }
+
+    /// Moves the first task of a queue that may run on the dispatching CPU into its local queue.
+    pub fn move_to_local(&mut self, dsq: u64) -> bool {
+        let Some(cpu) = self.dispatching else {
+            self.fail("tasks are moved to a local queue outside of dispatch()".into());
+            return false;
+        };
+        let Some(queue) = self.dsqs.get(&dsq) else {
+            self.fail(format!("there is no queue {dsq:#x}"));
+            return false;
+        };
+        let Some(task) = queue.iter().find(|task| self.may_use(*task, cpu)) else { return false };
+        self.withdraw(task);
+        self.cpus[cpu].local.push(task);
+        self.tasks[task].cpu = cpu;
+        self.tasks[task].place = Place::Local(cpu);
+        self.moved += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel() -> Kernel {
+        let mut kernel = Kernel { layout: Hardware { cores: 2, ..Hardware::default() }, ..Kernel::default() };
+        kernel.cpus = vec![ScxCpu::default(), ScxCpu::default()];
+        kernel.tasks = vec![
+            ScxTask { allowed: vec![0b10], ..ScxTask::default() },
+            ScxTask { allowed: vec![0b11], ..ScxTask::default() },
+        ];
+        kernel.dsqs.insert(7, Dsq::default());
+        kernel
+    }
+
+    #[test]
+    fn affinity_is_respected_and_its_violation_is_an_error() {
+        let mut k = kernel();
+        let by_key = |key| Insertion { dsq: 7, slice_ns: 0, key: Some(key), flags: 0 };
+        k.insert(0, &by_key(1));
+        k.insert(1, &by_key(2));
+        k.dispatching = Some(0);
+        assert!(k.move_to_local(7) && k.cpus[0].local.first() == Some(1), "the first may not run there");
+        assert!(!k.move_to_local(7));
+        k.withdraw(0);
+        k.insert(0, &Insertion { dsq: DSQ_LOCAL_ON, slice_ns: 0, key: None, flags: 0 });
+        assert!(k.error.is_some_and(|error| error.contains("may not use")));
+    }
+
+    #[test]
+    fn nobody_is_in_two_queues() {
+        let mut k = kernel();
+        let insertion = Insertion { dsq: 7, slice_ns: 0, key: None, flags: 0 };
+        k.insert(1, &insertion);
+        k.insert(1, &insertion);
+        assert!(k.error.is_some());
+    }
+}

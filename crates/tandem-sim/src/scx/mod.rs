@@ -1,0 +1,11 @@
+//! sched_ext: kernels whose tasks are scheduled by a policy, the very one that runs in the kernel, compiled natively.
+//!
+//! [`kernel`] is what a policy sees of its kernel and asks it for; [`native`] calls into the policy and answers it;
+//! the machine (`machine/ext.rs`) calls it when the kernel would (`kernel/sched/ext.c`).
+
+pub mod dsq;
+mod idle;
+pub mod kernel;
+mod native;
+
+pub use native::{NewTask, Policy, Settings};

@@ -1,0 +1,701 @@
+//! Calls into a policy, and what it may call. The only unsafe code of this crate.
+//!
+//! A policy is C that was written for the kernel's verifier: it checks every pointer that it is given. It is trusted as
+//! far as that; what it asks for by number (CPUs, queues, tasks) is checked here.
+
+mod image;
+mod kfuncs;
+mod maps;
+
+use super::kernel::{Effect, Kernel, ScxCpu, ScxTask};
+use crate::hardware::Hardware;
+use crate::queue::Ns;
+use image::Image;
+use maps::{Kind, Map, Shape};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::ptr;
+
+include!(concat!(env!("OUT_DIR"), "/native/maps.rs"));
+
+/// The guest scheduler.
+static GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest.so"));
+
+/// Maps that its daemon sizes to the number of CPUs.
+const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers"];
+
+/// How a policy is set up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// CPUs.
+    pub cpus: usize,
+    /// Where its kernel believes them to be.
+    pub layout: Hardware,
+    /// Last-level cache of each CPU, as the policy is told; numbers mean nothing but equality.
+    pub caches: Vec<usize>,
+    /// Core of each CPU, likewise.
+    pub cores: Vec<usize>,
+    /// Hardware thread of each CPU, likewise.
+    pub threads: Vec<usize>,
+    /// The paravirtual page shows steal (guests).
+    pub steal_page: bool,
+    /// What a task asks for at a time, ns.
+    pub request_ns: Ns,
+    /// Turns end when they are due, not at ticks.
+    pub slice_timers: bool,
+}
+
+/// A task as its policy gets to know it.
+#[derive(Debug, Clone, Copy)]
+pub struct NewTask<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// CPU that it will start from.
+    pub cpu: usize,
+    /// CPUs that it may use.
+    pub allowed: &'a [bool],
+    /// Scheduling class, as the kernel numbers them.
+    pub policy: u32,
+    /// Nice value.
+    pub nice: i32,
+    /// What it asks for at a time, ns; 0: nothing in particular.
+    pub slice_ns: Ns,
+    /// Its group.
+    pub group: usize,
+}
+
+/// What a policy can be called for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum Op {
+    SelectCpu,
+    Enqueue,
+    Dispatch,
+    Tick,
+    Runnable,
+    Running,
+    Stopping,
+    Quiescent,
+    Yield,
+    UpdateIdle,
+    CpuRelease,
+    Init,
+}
+
+const OPS: usize = Op::Init as usize + 1;
+
+type Task = *mut c_void;
+
+/// A task's structure, behind its number.
+struct TaskMemory {
+    words: Box<[u64]>,
+}
+
+/// Words before the structure; the first is the task's number. Keeps it aligned.
+const HEADER: usize = 8;
+
+impl TaskMemory {
+    fn new(index: usize, size: usize) -> Self {
+        let mut words = vec![0; HEADER + size.div_ceil(8)].into_boxed_slice();
+        words[0] = index as u64;
+        Self { words }
+    }
+
+    fn pointer(&mut self) -> Task {
+        self.words[HEADER..].as_mut_ptr().cast()
+    }
+}
+
+struct Timer {
+    address: usize,
+    map: usize,
+    callback: usize,
+    turn: u32,
+    armed: bool,
+}
+
+struct Functions {
+    slice: extern "C" fn(Task) -> u64,
+    set_slice: extern "C" fn(Task, u64),
+    key: extern "C" fn(Task) -> u64,
+    set_key: extern "C" fn(Task, u64),
+    set_queued: extern "C" fn(Task, bool),
+    add_run_time: extern "C" fn(Task, u64),
+    counter: extern "C" fn(u32) -> u64,
+    write_page: extern "C" fn(*mut c_void, u64, u32, bool),
+}
+
+/// Everything that belongs to one instance of a policy. Its address does not change.
+struct State {
+    kernel: Kernel,
+    maps: Vec<Map>,
+    tasks: Vec<TaskMemory>,
+    idle_tasks: Vec<TaskMemory>,
+    by_pid: HashMap<i32, usize>,
+    cgroups: Vec<Box<[u64]>>,
+    pages: Vec<Box<[u64]>>,
+    timers: Vec<Timer>,
+    functions: Functions,
+}
+
+thread_local! {
+    /// Whose callback runs on this thread.
+    static CURRENT: Cell<*mut State> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// A policy at work in one kernel.
+pub struct Policy {
+    state: Box<State>,
+    ops: [usize; OPS],
+    flags: u64,
+    timeout_ns: Ns,
+    image: Image,
+    layout_of_cgroups: (usize, usize),
+}
+
+impl std::fmt::Debug for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Policy").field("cpus", &self.state.kernel.cpus.len()).finish_non_exhaustive()
+    }
+}
+
+/// # Safety
+/// `F` must be the type of the function that the symbol names.
+unsafe fn function<F: Copy>(image: &Image, name: &str) -> Result<F, String> {
+    let address = image.address(name).ok_or_else(|| format!("the policy has no {name}"))?;
+    // SAFETY: as the caller says; F is as large as a pointer to a function.
+    Ok(unsafe { std::mem::transmute_copy::<*mut u8, F>(&address) })
+}
+
+impl Policy {
+    /// Loads the guest scheduler for a kernel, and initialises it.
+    ///
+    /// # Errors
+    /// It asks for what the simulator does not have, or refuses.
+    pub fn guest(settings: &Settings, now: Ns) -> Result<Self, String> {
+        let image = Image::load(GUEST, &kfuncs::supplied)?;
+        let cpus = settings.cpus;
+        let mut maps = Vec::new();
+        for &(name, number, key_size, value_size, max_entries) in GUEST_MAPS {
+            let kind = Kind::of(number).ok_or_else(|| format!("map {name} is of unknown type {number}"))?;
+            let max_entries = if PER_CPU_MAPS.contains(&name) { cpus } else { max_entries };
+            let address = image.address(name).ok_or_else(|| format!("the policy has no map {name}"))?;
+            // SAFETY: a map's symbol is a structure of at least one pointer that nobody reads: its type is its
+            // meaning. What stands there from now on is its number.
+            unsafe { address.cast::<u64>().write_unaligned(maps.len() as u64) };
+            maps.push(Map::new(Shape { name: name.into(), kind, key_size, value_size, max_entries }, cpus));
+        }
+        // SAFETY: the types are those in native/exports.h and native/guest.c.
+        let functions = unsafe {
+            Functions {
+                slice: function(&image, "sim_slice")?,
+                set_slice: function(&image, "sim_set_slice")?,
+                key: function(&image, "sim_key")?,
+                set_key: function(&image, "sim_set_key")?,
+                set_queued: function(&image, "sim_set_queued")?,
+                add_run_time: function(&image, "sim_add_run_time")?,
+                counter: function(&image, "sim_counter")?,
+                write_page: function(&image, "sim_page_write")?,
+            }
+        };
+        // SAFETY: likewise.
+        let (task_size, cgroup_size, page_size, op, flags, timeout_ms, set_enums) = unsafe {
+            (
+                function::<extern "C" fn() -> u64>(&image, "sim_task_size")?() as usize,
+                function::<extern "C" fn() -> u64>(&image, "sim_cgroup_size")?() as usize,
+                function::<extern "C" fn() -> u64>(&image, "sim_page_size")?() as usize,
+                function::<extern "C" fn(u32) -> usize>(&image, "sim_op")?,
+                function::<extern "C" fn() -> u64>(&image, "sim_flags")?,
+                function::<extern "C" fn() -> u32>(&image, "sim_timeout_ms")?,
+                function::<extern "C" fn()>(&image, "sim_set_enums")?,
+            )
+        };
+        set_enums();
+        let mut ops = [0; OPS];
+        for (number, address) in ops.iter_mut().enumerate() {
+            *address = op(number as u32);
+        }
+        let kernel = Kernel {
+            now,
+            cpus: vec![ScxCpu { idle: true, ..ScxCpu::default() }; cpus],
+            layout: settings.layout.clone(),
+            ..Kernel::default()
+        };
+        let state = State {
+            kernel,
+            maps,
+            tasks: Vec::new(),
+            idle_tasks: (0..cpus).map(|_| TaskMemory::new(usize::MAX, task_size)).collect(),
+            by_pid: HashMap::new(),
+            cgroups: Vec::new(),
+            pages: (0..cpus).map(|_| vec![0; page_size.div_ceil(8)].into_boxed_slice()).collect(),
+            timers: Vec::new(),
+            functions,
+        };
+        let timeout_ns = Ns::from(timeout_ms()) * 1_000_000;
+        let mut policy = Self {
+            state: Box::new(state),
+            ops,
+            flags: flags(),
+            timeout_ns,
+            image,
+            layout_of_cgroups: (task_size, cgroup_size),
+        };
+        policy.set_up(settings)?;
+        Ok(policy)
+    }
+
+    /// What the daemon does before it attaches the policy.
+    fn set_up(&mut self, settings: &Settings) -> Result<(), String> {
+        // SAFETY: the types are those in native/guest.c.
+        let (set_up, set_up_cpu) = unsafe {
+            (
+                function::<extern "C" fn(u32, bool, u64, bool, u64, u32, bool)>(&self.image, "sim_set_up")?,
+                function::<extern "C" fn(u32, u32, i32, i32)>(&self.image, "sim_set_up_cpu")?,
+            )
+        };
+        let cpus = settings.cpus;
+        let mut caches = settings.caches.clone();
+        caches.sort_unstable();
+        caches.dedup();
+        // The next one with the same number, round and round.
+        let next = |numbers: &[usize], cpu: usize| {
+            (1..=cpus)
+                .map(|step| (cpu + step) % cpus)
+                .find(|other| numbers[*other] == numbers[cpu])
+                .unwrap_or(cpu)
+        };
+        let mut uneven = false;
+        for cpu in 0..cpus {
+            let cache = caches.iter().position(|other| *other == settings.caches[cpu]).unwrap_or(0);
+            let (core, stack) = (next(&settings.cores, cpu), next(&settings.threads, cpu));
+            uneven |= stack != cpu || core != cpu;
+            self.with(0, |_| set_up_cpu(cpu as u32, cache as u32, core as i32, stack as i32));
+        }
+        let caches = caches.len();
+        let (page, request_ns, timers) = (settings.steal_page, settings.request_ns, settings.slice_timers);
+        let timeout_ns = self.timeout_ns;
+        self.with(0, |_| set_up(cpus as u32, page, request_ns, timers, timeout_ns, caches as u32, uneven));
+        let init = self.ops[Op::Init as usize];
+        if init != 0 {
+            // SAFETY: that is the type of the operation.
+            let init = unsafe { std::mem::transmute::<usize, extern "C" fn() -> i32>(init) };
+            let error = self.with(0, |_| init());
+            if error != 0 {
+                return Err(self
+                    .state
+                    .kernel
+                    .error
+                    .take()
+                    .unwrap_or(format!("the policy refuses: error {error}")));
+            }
+        }
+        for cpu in 0..cpus {
+            self.update_idle(cpu, true);
+        }
+        Ok(())
+    }
+
+    /// Runs something that calls into the policy, on a CPU of its kernel.
+    fn with<R>(&mut self, cpu: usize, call: impl FnOnce(&[usize; OPS]) -> R) -> R {
+        self.state.kernel.here = cpu;
+        let state: *mut State = &mut *self.state;
+        let before = CURRENT.replace(state);
+        let result = call(&self.ops);
+        CURRENT.set(before);
+        result
+    }
+
+    /// The kernel as the policy sees it.
+    pub fn kernel(&self) -> &Kernel {
+        &self.state.kernel
+    }
+
+    /// The same, to be changed.
+    pub fn kernel_mut(&mut self) -> &mut Kernel {
+        &mut self.state.kernel
+    }
+
+    /// Takes what the machine shall do.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.state.kernel.effects)
+    }
+
+    /// `SCX_OPS` flags.
+    pub fn flags(&self) -> u64 {
+        self.flags
+    }
+
+    /// Longest wait that the kernel's watchdog tolerates, ns.
+    pub fn timeout_ns(&self) -> Ns {
+        self.timeout_ns
+    }
+
+    /// Adds a group: its number. The first one is the root.
+    ///
+    /// # Errors
+    /// The policy refuses it.
+    pub fn add_group(
+        &mut self,
+        parent: Option<usize>,
+        weight: u64,
+        idle: bool,
+        max_us: Option<(u64, u64)>,
+    ) -> Result<usize, String> {
+        // SAFETY: the types are those in native/exports.h.
+        let (set_up, init) = unsafe {
+            (
+                function::<extern "C" fn(*mut c_void, u64, *const c_void, bool)>(
+                    &self.image,
+                    "sim_cgroup_set_up",
+                )?,
+                function::<extern "C" fn(*mut c_void, u32, u64, u64) -> i32>(&self.image, "sim_init_cgroup")?,
+            )
+        };
+        let group = self.state.cgroups.len();
+        let mut memory = vec![0u64; self.layout_of_cgroups.1.div_ceil(8)].into_boxed_slice();
+        let pointer: *mut c_void = memory.as_mut_ptr().cast();
+        let parent = match parent {
+            Some(parent) => self.state.cgroups[parent].as_ptr().cast(),
+            None => ptr::null(),
+        };
+        set_up(pointer, group as u64 + 1, parent, idle);
+        self.state.cgroups.push(memory);
+        let (quota, period) = max_us.unwrap_or((u64::MAX, 100_000));
+        let error = self.with(0, |_| init(pointer, weight as u32, period, quota));
+        if error != 0 {
+            return Err(format!("the policy refuses group {group}: error {error}"));
+        }
+        Ok(group)
+    }
+
+    /// Adds a task: its number.
+    ///
+    /// # Errors
+    /// The policy refuses it.
+    pub fn add_task(&mut self, new: &NewTask<'_>) -> Result<usize, String> {
+        let NewTask { name, cpu, allowed, policy, nice, slice_ns, group } = *new;
+        type SetUp = extern "C" fn(Task, i32, *const u8, u32, *const c_void, i32, u32, i32, u64);
+        // SAFETY: the types are those in native/exports.h.
+        let (set_up, init) = unsafe {
+            (
+                function::<SetUp>(&self.image, "sim_task_set_up")?,
+                function::<extern "C" fn(Task, *mut c_void) -> i32>(&self.image, "sim_init_task")?,
+            )
+        };
+        let task = self.state.tasks.len();
+        let mut mask = vec![0u64; allowed.len().div_ceil(64).max(1)];
+        for (cpu, _) in allowed.iter().enumerate().filter(|(_, ok)| **ok) {
+            mask[cpu / 64] |= 1 << (cpu % 64);
+        }
+        let pid = task as i32 + 100;
+        let mut memory = TaskMemory::new(task, self.layout_of_cgroups.0);
+        let pointer = memory.pointer();
+        let nr_cpus = allowed.iter().filter(|ok| **ok).count();
+        set_up(
+            pointer,
+            pid,
+            name.as_ptr(),
+            name.len() as u32,
+            mask.as_ptr().cast(),
+            nr_cpus as i32,
+            policy,
+            nice,
+            slice_ns,
+        );
+        self.state.kernel.tasks.push(ScxTask { cpu, allowed: mask, ..ScxTask::default() });
+        self.state.tasks.push(memory);
+        self.state.by_pid.insert(pid, task);
+        let cgroup =
+            self.state.cgroups.get_mut(group).map_or(ptr::null_mut(), |memory| memory.as_mut_ptr().cast());
+        let error = self.with(cpu, |_| init(pointer, cgroup));
+        if error != 0 {
+            return Err(format!("the policy refuses task {name}: error {error}"));
+        }
+        Ok(task)
+    }
+
+    fn task(&mut self, task: usize) -> Task {
+        self.state.tasks[task].pointer()
+    }
+
+    /// What is left of a task's slice, ns.
+    pub fn slice_ns(&mut self, task: usize) -> Ns {
+        (self.state.functions.slice)(self.task(task))
+    }
+
+    /// Sets it.
+    pub fn set_slice_ns(&mut self, task: usize, ns: Ns) {
+        (self.state.functions.set_slice)(self.task(task), ns);
+    }
+
+    /// It has run for so long.
+    pub fn add_run_time(&mut self, task: usize, ns: Ns) {
+        (self.state.functions.add_run_time)(self.task(task), ns);
+    }
+
+    /// Is it runnable, in the kernel's eyes?
+    pub fn set_queued(&mut self, task: usize, queued: bool) {
+        (self.state.functions.set_queued)(self.task(task), queued);
+    }
+
+    /// An event counter of the policy, by its number (`enum counter` in `bpf/core/intf.h`).
+    pub fn counter(&mut self, id: u32) -> u64 {
+        let counter = self.state.functions.counter;
+        self.with(0, |_| counter(id))
+    }
+
+    /// What stands in a vCPU's paravirtual page.
+    pub fn write_page(&mut self, cpu: usize, steal_ns: Ns, entries: u64, preempted: bool) {
+        let page = self.state.pages[cpu].as_mut_ptr().cast();
+        (self.state.functions.write_page)(page, steal_ns, (entries as u32).wrapping_mul(2), preempted);
+    }
+
+    /// `ops.select_cpu()`.
+    pub fn select_cpu(&mut self, here: usize, task: usize, prev: usize, flags: u64) -> usize {
+        let pointer = self.task(task);
+        self.state.kernel.tasks[task].direct = None;
+        let chosen = self.with(here, |ops| {
+            // SAFETY: that is the type of the operation, and the pointer is that of a task.
+            let call = unsafe {
+                std::mem::transmute::<usize, extern "C" fn(Task, i32, u64) -> i32>(
+                    ops[Op::SelectCpu as usize],
+                )
+            };
+            call(pointer, prev as i32, flags)
+        });
+        let kernel = &mut self.state.kernel;
+        match usize::try_from(chosen) {
+            Ok(cpu) if cpu < kernel.cpus.len() && kernel.may_use(task, cpu) => cpu,
+            // The kernel overrules it.
+            _ => (0..kernel.cpus.len()).find(|cpu| kernel.may_use(task, *cpu)).unwrap_or(prev),
+        }
+    }
+
+    /// `ops.enqueue()`.
+    pub fn enqueue(&mut self, here: usize, task: usize, flags: u64) {
+        self.call_task_flags(Op::Enqueue, here, task, flags);
+    }
+
+    /// `ops.dispatch()`; prev is the task that runs, if it is one of the policy's.
+    pub fn dispatch(&mut self, cpu: usize, prev: Option<usize>) {
+        let prev = prev.map_or(ptr::null_mut(), |task| self.task(task));
+        self.state.kernel.dispatching = Some(cpu);
+        self.with(cpu, |ops| {
+            // SAFETY: that is the type of the operation; prev is a task or null.
+            let call =
+                unsafe { std::mem::transmute::<usize, extern "C" fn(i32, Task)>(ops[Op::Dispatch as usize]) };
+            call(cpu as i32, prev);
+        });
+        self.flush();
+        self.state.kernel.dispatching = None;
+    }
+
+    /// Carries out the insertions that a dispatch() has made so far.
+    fn flush(&mut self) {
+        flush(&mut self.state);
+    }
+
+    /// Carries out the insertion that select_cpu() or enqueue() has asked for. Was there one?
+    pub fn insert_direct(&mut self, task: usize) -> bool {
+        let Some(insertion) = self.state.kernel.tasks[task].direct.take() else { return false };
+        insert(&mut self.state, task, &insertion);
+        true
+    }
+
+    /// `ops.runnable()`.
+    pub fn runnable(&mut self, here: usize, task: usize, flags: u64) {
+        self.call_task_flags(Op::Runnable, here, task, flags);
+    }
+
+    /// `ops.quiescent()`.
+    pub fn quiescent(&mut self, here: usize, task: usize, flags: u64) {
+        self.call_task_flags(Op::Quiescent, here, task, flags);
+    }
+
+    fn call_task_flags(&mut self, op: Op, here: usize, task: usize, flags: u64) {
+        let pointer = self.task(task);
+        let address = self.ops[op as usize];
+        if address == 0 {
+            return;
+        }
+        // SAFETY: that is the type of these operations, and the pointer is that of a task.
+        let call = unsafe { std::mem::transmute::<usize, extern "C" fn(Task, u64)>(address) };
+        self.with(here, |_| call(pointer, flags));
+    }
+
+    fn call_task(&mut self, op: Op, here: usize, task: usize) {
+        let pointer = self.task(task);
+        let address = self.ops[op as usize];
+        if address == 0 {
+            return;
+        }
+        // SAFETY: that is the type of these operations, and the pointer is that of a task.
+        let call = unsafe { std::mem::transmute::<usize, extern "C" fn(Task)>(address) };
+        self.with(here, |_| call(pointer));
+    }
+
+    /// `ops.running()`.
+    pub fn running(&mut self, cpu: usize, task: usize) {
+        self.call_task(Op::Running, cpu, task);
+    }
+
+    /// `ops.tick()`.
+    pub fn tick(&mut self, cpu: usize, task: usize) {
+        self.call_task(Op::Tick, cpu, task);
+    }
+
+    /// `ops.stopping()`.
+    pub fn stopping(&mut self, cpu: usize, task: usize, runnable: bool) {
+        let pointer = self.task(task);
+        let address = self.ops[Op::Stopping as usize];
+        if address == 0 {
+            return;
+        }
+        // SAFETY: that is the type of the operation, and the pointer is that of a task.
+        let call = unsafe { std::mem::transmute::<usize, extern "C" fn(Task, bool)>(address) };
+        self.with(cpu, |_| call(pointer, runnable));
+    }
+
+    /// `ops.yield()`; without it the slice is given up.
+    pub fn yields(&mut self, cpu: usize, task: usize) {
+        let pointer = self.task(task);
+        let address = self.ops[Op::Yield as usize];
+        if address == 0 {
+            self.set_slice_ns(task, 0);
+            return;
+        }
+        // SAFETY: that is the type of the operation; it yields to nobody in particular.
+        let call = unsafe { std::mem::transmute::<usize, extern "C" fn(Task, Task) -> bool>(address) };
+        self.with(cpu, |_| call(pointer, ptr::null_mut()));
+    }
+
+    /// A CPU becomes idle, or stops being so.
+    pub fn update_idle(&mut self, cpu: usize, idle: bool) {
+        self.state.kernel.cpus[cpu].idle = idle;
+        let address = self.ops[Op::UpdateIdle as usize];
+        if address == 0 {
+            return;
+        }
+        // SAFETY: that is the type of the operation.
+        let call = unsafe { std::mem::transmute::<usize, extern "C" fn(i32, bool)>(address) };
+        self.with(cpu, |_| call(cpu as i32, idle));
+    }
+
+    /// `ops.cpu_release()`: a higher class has taken the CPU.
+    pub fn cpu_release(&mut self, cpu: usize) {
+        let address = self.ops[Op::CpuRelease as usize];
+        if address == 0 {
+            return;
+        }
+        // SAFETY: that is the type of the operation; policies that look at its arguments check the pointer.
+        let call = unsafe { std::mem::transmute::<usize, extern "C" fn(i32, *mut c_void)>(address) };
+        self.with(cpu, |_| call(cpu as i32, ptr::null_mut()));
+    }
+
+    /// A timer's time has come, unless it was started anew or cancelled since.
+    pub fn fire(&mut self, cpu: usize, timer: usize, turn: u32) {
+        let (map, callback, address) = {
+            let timer = &mut self.state.timers[timer];
+            if !timer.armed || timer.turn != turn || timer.callback == 0 {
+                return;
+            }
+            timer.armed = false;
+            (timer.map, timer.callback, timer.address)
+        };
+        let m = &mut self.state.maps[map];
+        let Some(mut key) = m.index_of(address) else { return };
+        let Some(value) = m.cell(key as usize, 0) else { return };
+        let Some(map) = self.image.address(&m.shape.name) else { return };
+        // SAFETY: that is the type of callbacks; the value lies in the map, whose memory does not move.
+        let call = unsafe {
+            std::mem::transmute::<usize, extern "C" fn(*mut u8, *mut u32, *mut u64) -> i32>(callback)
+        };
+        self.with(cpu, |_| call(map, &mut key, value));
+    }
+
+    /// What the policy tells of a task, for a report of what went wrong.
+    pub fn take_error(&mut self) -> Option<String> {
+        self.state.kernel.error.take()
+    }
+}
+
+/// Inserts a task, with its slice and key.
+fn insert(state: &mut State, task: usize, insertion: &super::kernel::Insertion) {
+    let pointer = state.tasks[task].pointer();
+    let slice_ns =
+        if insertion.slice_ns > 0 { insertion.slice_ns } else { (state.functions.slice)(pointer).max(1) };
+    (state.functions.set_slice)(pointer, slice_ns);
+    if let Some(key) = insertion.key {
+        (state.functions.set_key)(pointer, key);
+    }
+    state.kernel.insert(task, insertion);
+}
+
+fn flush(state: &mut State) {
+    for (task, insertion) in std::mem::take(&mut state.kernel.buffer) {
+        insert(state, task, &insertion);
+        state.kernel.moved += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scx::kernel;
+
+    fn settings(cpus: usize) -> Settings {
+        let layout = Hardware { cores: cpus, ..Hardware::default() };
+        let each: Vec<usize> = (0..cpus).collect();
+        Settings {
+            cpus,
+            layout,
+            caches: vec![0; cpus],
+            cores: each.clone(),
+            threads: each,
+            steal_page: true,
+            request_ns: 3_000_000,
+            slice_timers: true,
+        }
+    }
+
+    #[test]
+    fn the_kernels_numbers_are_ours() {
+        let policy = Policy::guest(&settings(1), 0).unwrap();
+        // SAFETY: that is its type in native/exports.h.
+        let constant =
+            unsafe { function::<extern "C" fn(u32) -> u64>(&policy.image, "sim_constant").unwrap() };
+        let ours = [
+            kernel::DSQ_LOCAL,
+            kernel::DSQ_LOCAL_ON,
+            kernel::DSQ_GLOBAL,
+            kernel::ENQ_HEAD,
+            kernel::ENQ_WAKEUP,
+            kernel::ENQ_PREEMPT,
+            kernel::ENQ_LAST,
+            kernel::DEQ_SLEEP,
+            kernel::KICK_IDLE,
+            kernel::KICK_PREEMPT,
+            kernel::WAKE_SYNC,
+            kernel::WAKE_TTWU,
+            kernel::WAKE_FORK,
+            kernel::OPS_ENQ_LAST,
+        ];
+        let theirs: Vec<u64> = (0..ours.len() as u32).map(|i| constant(i)).collect();
+        assert_eq!(theirs, ours);
+    }
+
+    #[test]
+    fn instances_share_nothing() {
+        let mut one = Policy::guest(&settings(2), 0).unwrap();
+        let mut other = Policy::guest(&settings(2), 0).unwrap();
+        one.add_group(None, 100, false, None).unwrap();
+        let all = [true, true];
+        let new = NewTask { name: "t", cpu: 0, allowed: &all, policy: 0, nice: 0, slice_ns: 0, group: 0 };
+        let task = one.add_task(&new).unwrap();
+        one.select_cpu(0, task, 0, kernel::WAKE_TTWU);
+        assert!(one.kernel().tasks[task].direct.is_some(), "an idle CPU takes it at once");
+        assert_eq!((one.counter(0), other.counter(0)), (1, 0));
+    }
+}

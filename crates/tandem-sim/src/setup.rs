@@ -1,0 +1,240 @@
+//! Putting a machine together: kernels, guests, tasks.
+
+use crate::fair::{weight_of_nice, Bandwidth, Fair, Flavour, Rules, IDLE_WEIGHT};
+use crate::hardware::{Costs, Hardware};
+use crate::machine::state::{Average, Course, Cpu, Kind, Preemption, Segment, State, Task, VcpuPage, World};
+use crate::machine::Machine;
+use crate::program::Program;
+use crate::queue::{Event, Ns};
+use crate::random::Stream;
+
+/// A kernel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KernelSpec {
+    /// Scheduler of its fair class.
+    pub flavour: Flavour,
+    /// Tick, ns.
+    pub tick_ns: Ns,
+    /// Preemption.
+    pub preemption: Preemption,
+    /// Its scheduler charges run time without steal (guests).
+    pub sees_steal: bool,
+    /// Halted vCPUs look preempted to its wake-up placement (guests).
+    pub halted_looks_preempted: bool,
+    /// The guest scheduler schedules its tasks.
+    pub policy: bool,
+}
+
+impl KernelSpec {
+    /// Linux 7.2 as Debian builds it.
+    pub fn recent() -> Self {
+        Self {
+            flavour: Flavour::Eevdf { version: 702 },
+            tick_ns: 4_000_000,
+            preemption: Preemption::Full,
+            sees_steal: true,
+            halted_looks_preempted: false,
+            policy: false,
+        }
+    }
+
+    /// Linux 6.1, the kernel of vSched's evaluation.
+    pub fn cfs() -> Self {
+        Self { flavour: Flavour::Cfs, ..Self::recent() }
+    }
+}
+
+/// A group of tasks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupSpec {
+    /// `cpu.weight`; 100 is a task's worth.
+    pub weight: u64,
+    /// `cpu.idle`.
+    pub idle: bool,
+    /// `cpu.max`: quota and period, ns.
+    pub max: Option<(Ns, Ns)>,
+    /// When its first period ends, if not after a whole one, ns.
+    pub first_refill_ns: Option<Ns>,
+}
+
+impl Default for GroupSpec {
+    fn default() -> Self {
+        Self { weight: 100, idle: false, max: None, first_refill_ns: None }
+    }
+}
+
+/// A task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskSpec {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub program: Program,
+    /// Nice value.
+    pub nice: i32,
+    /// SCHED_IDLE.
+    pub idle: bool,
+    /// SCHED_BATCH.
+    pub batch: bool,
+    /// SCHED_FIFO, on the first CPU that it may use.
+    pub real_time: bool,
+    /// CPUs that it may use; none: all.
+    pub cpus: Option<Vec<usize>>,
+    /// Its group.
+    pub group: usize,
+    /// What it asks for at a time, ns.
+    pub slice_ns: Option<Ns>,
+    /// When it starts, ns.
+    pub start_ns: Ns,
+}
+
+impl TaskSpec {
+    /// An ordinary task.
+    pub fn new(name: &str, program: Program) -> Self {
+        Self {
+            name: name.into(),
+            program,
+            nice: 0,
+            idle: false,
+            batch: false,
+            real_time: false,
+            cpus: None,
+            group: 0,
+            slice_ns: None,
+            start_ns: 0,
+        }
+    }
+}
+
+fn world(name: &str, spec: &KernelSpec, layout: Hardware, cpus: usize) -> World {
+    World {
+        name: name.into(),
+        cpus: vec![Cpu { mean_idle_ns: 1_000_000, ..Cpu::default() }; cpus],
+        layout,
+        fair: Fair::new(Rules::new(spec.flavour, cpus, spec.tick_ns), cpus),
+        tick_ns: spec.tick_ns,
+        preemption: spec.preemption,
+        halted_looks_preempted: spec.halted_looks_preempted,
+        sees_steal: spec.sees_steal,
+        pages: Vec::new(),
+        policy: None,
+        policy_tasks: Vec::new(),
+        watchdog_at: 0,
+    }
+}
+
+/// A machine with its host's kernel.
+pub fn host(hardware: Hardware, costs: Costs, spec: &KernelSpec, seed: u64) -> Machine {
+    let cpus = hardware.cpus();
+    let host = world("host", spec, hardware.clone(), cpus);
+    Machine::new(hardware, costs, host, seed)
+}
+
+impl Machine {
+    /// Adds a group to a kernel.
+    pub fn add_group(&mut self, world: usize, parent: usize, spec: &GroupSpec) -> usize {
+        let bandwidth = spec.max.map(|(quota, period)| Bandwidth::new(quota, period, 0));
+        let group = self.worlds[world].fair.add_group(parent, spec.weight * 1024 / 100, spec.idle, bandwidth);
+        if let Some((_, period)) = spec.max {
+            let first = spec.first_refill_ns.unwrap_or(period);
+            self.at(self.now + first, Event::Refill { world, group });
+        }
+        self.introduce_group(world, group);
+        group
+    }
+
+    /// Adds a guest whose vCPUs may use these pCPUs each and are in these groups of the host; the last group is that of
+    /// all further ones. `layout`: what its kernel believes. Its number.
+    pub fn add_guest(
+        &mut self,
+        name: &str,
+        spec: &KernelSpec,
+        layout: Hardware,
+        pins: &[Vec<usize>],
+        groups: &[usize],
+    ) -> usize {
+        let number = self.worlds.len();
+        let mut guest = world(name, spec, layout, pins.len());
+        guest.pages = vec![VcpuPage { preempted: true, ..VcpuPage::default() }; pins.len()];
+        self.worlds.push(guest);
+        for (cpu, pins) in pins.iter().enumerate() {
+            let group = groups.get(cpu).or(groups.last()).copied().unwrap_or(0);
+            let task = self.add_task_of(
+                0,
+                &TaskSpec {
+                    cpus: Some(pins.clone()),
+                    group,
+                    ..TaskSpec::new(&format!("{name}/{cpu}"), Program::hog(1.0))
+                },
+                Kind::Vcpu { world: number, cpu },
+            );
+            self.worlds[number].cpus[cpu].vcpu = Some(task);
+            self.tasks[task].state = State::Sleeping;
+        }
+        number
+    }
+
+    /// Adds a task to a kernel. It starts at its time.
+    pub fn add_task(&mut self, world: usize, spec: &TaskSpec, seed: u64) -> usize {
+        let course = Course {
+            program: spec.program.clone(),
+            next: 0,
+            rounds: 0,
+            segment: Segment::None,
+            granted: false,
+            request_at: None,
+            counted: 0,
+            started: spec.start_ns,
+            random: Stream::new(seed, "task", (world as u64) << 32 | self.tasks.len() as u64),
+            cold_ns: 0,
+        };
+        let task = self.add_task_of(world, spec, Kind::Program(Box::new(course)));
+        let turn = self.tasks[task].timer_turn;
+        if !spec.real_time {
+            self.tasks[task].cpu = self.select_cpu_for_new(task);
+        }
+        self.at(spec.start_ns, Event::Timer { task, turn });
+        task
+    }
+
+    fn add_task_of(&mut self, world: usize, spec: &TaskSpec, kind: Kind) -> usize {
+        let task = self.tasks.len();
+        let cpus = self.worlds[world].cpus.len();
+        let allowed: Vec<bool> = match &spec.cpus {
+            Some(list) => (0..cpus).map(|cpu| list.contains(&cpu)).collect(),
+            None => vec![true; cpus],
+        };
+        let weight = if spec.idle { IDLE_WEIGHT } else { weight_of_nice(spec.nice) };
+        let entity = self.worlds[world].fair.add_task(task, spec.group, weight, spec.idle, spec.slice_ns);
+        let cpu = allowed.iter().position(|ok| *ok).unwrap_or(0);
+        self.tasks.push(Task {
+            name: spec.name.clone(),
+            world,
+            kind,
+            scx: None,
+            entity,
+            state: State::Sleeping,
+            cpu,
+            allowed,
+            batch: spec.batch,
+            idle: spec.idle,
+            real_time: spec.real_time,
+            woken: false,
+            runnable_since: 0,
+            ran_at: 0,
+            util: Average::default(),
+            timer_due: None,
+            timer_turn: 0,
+            last_wakee: usize::MAX,
+            wakee_flips: 0,
+            flips_at: 0,
+            recent_cpu: cpu,
+            ran_ns: 0,
+            waited_ns: 0,
+            migrations: 0,
+            switches: 0,
+        });
+        self.introduce(task, spec.group, spec.nice);
+        task
+    }
+}

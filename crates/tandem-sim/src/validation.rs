@@ -1,0 +1,140 @@
+//! The simulator against the lab: the same workload files in both, and the ratios between schedulers side by side.
+//!
+//! Tolerances were written down before anything was measured: the mean error of all ratios, and the order of the
+//! schedulers wherever the lab's interval tells them apart. A control with a wrong parameter has to fail.
+
+use crate::runner;
+use crate::scenario::Scenario;
+use crate::SimError;
+
+/// Mean error of the ratios that is tolerated.
+pub const TOLERANCE: f64 = 0.15;
+
+/// A workload that runs in both.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    /// Its name, in the lab's result, too.
+    pub name: &'static str,
+    /// The workload file.
+    pub text: &'static str,
+    /// Beside a vCPU that is absent for 8 of each 16 ms?
+    pub absences: bool,
+    /// Measured by wake-up latency; otherwise by loops per second.
+    pub by_wakeups: bool,
+}
+
+macro_rules! case {
+    ($name:literal, $absences:literal, $by_wakeups:literal) => {
+        Case {
+            name: $name,
+            text: include_str!(concat!("../validation/", $name, ".json")),
+            absences: $absences,
+            by_wakeups: $by_wakeups,
+        }
+    };
+}
+
+/// All cases.
+pub const CASES: &[Case] = &[
+    case!("hogs", false, false),
+    case!("weights", false, false),
+    case!("hog-beside-absences", true, false),
+    case!("hogs-beside-absences", true, false),
+    case!("barrier-beside-absences", true, false),
+    case!("periodic-low", true, true),
+    case!("periodic-medium", true, true),
+    case!("periodic-high", true, true),
+    case!("best-effort", true, true),
+    case!("lock", false, false),
+];
+
+impl Case {
+    /// Name of the lab's metric.
+    pub fn metric(&self) -> String {
+        format!("{}: {}", self.name, if self.by_wakeups { "wake-up p95" } else { "loops" })
+    }
+
+    /// The scenario. `work_scale`: how much longer work takes in the lab than its files say. `absence_us`: length of
+    /// absences, 8000 as in the lab.
+    ///
+    /// # Errors
+    /// None but a mistake in this crate.
+    pub fn scenario(&self, work_scale: f64, absence_us: f64) -> Result<Scenario, SimError> {
+        let contention = if self.absences {
+            format!("[[contention]]\ncpus = [1]\non_us = {absence_us:.1}\noff_us = 8000.0\n")
+        } else {
+            String::new()
+        };
+        let (what, percentile) =
+            if self.by_wakeups { ("wakeup", "percentile = 0.95\n") } else { ("rounds", "") };
+        // Nested emulation: everything that the hypervisor has a part in is dear.
+        let text = format!(
+            "name = \"{name}\"\nduration_s = 9.0\n\n[hardware]\ncores = 2\n\n{COSTS}\n\
+             [[vm]]\nname = \"a\"\nvcpus = 2\npins = [[0], [1]]\n\n{contention}\n\
+             [[workload]]\nname = \"w\"\nin = \"a\"\nwork_scale = {work_scale:.4}\ntext = '''{text}'''\n\n\
+             [[arm]]\nname = \"eevdf\"\nguest = {{ scheduler = \"eevdf\" }}\n\n\
+             [[arm]]\nname = \"tandem\"\nguest = {{ scheduler = \"tandem\" }}\n\n\
+             [[metric]]\nname = \"m\"\nworkload = \"w\"\nwhat = \"{what}\"\n{percentile}",
+            name = self.name,
+            text = self.text,
+        );
+        Scenario::parse(&text, self.name)
+    }
+
+    /// Ratio of the guest scheduler over EEVDF, by medians over seeds. None: one of them measured nothing.
+    ///
+    /// # Errors
+    /// A run fails.
+    pub fn ratio(
+        &self,
+        work_scale: f64,
+        absence_us: f64,
+        seeds: u64,
+        threads: usize,
+    ) -> Result<Option<f64>, SimError> {
+        let scenario = self.scenario(work_scale, absence_us)?;
+        let results = runner::run(&scenario, seeds, threads, &|_, _| {})?;
+        let median = |arm: usize| {
+            let mut figures: Vec<f64> =
+                results.get(arm)?.iter().filter_map(|run| run.figures.first().copied().flatten()).collect();
+            figures.sort_by(f64::total_cmp);
+            figures.get(figures.len() / 2).copied()
+        };
+        Ok(median(0).zip(median(1)).filter(|(base, _)| *base > 0.0).map(|(base, arm)| arm / base))
+    }
+}
+
+/// What things cost in a guest of an emulated host.
+const COSTS: &str =
+    "[costs]\nswitch_ns = 25000\ntick_ns = 20000\nexit_ns = 30000\nipi_ns = 10000\nvirtual_ipi_ns = 60000\n\
+    irq_ns = 15000\nwake_ns = 15000\nblock_ns = 10000\nbpf_ns = 2500\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_cases_can_be_staged() {
+        for case in CASES {
+            let scenario =
+                case.scenario(1.5, 8000.0).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+            for arm in &scenario.arms {
+                scenario
+                    .with(arm)
+                    .stage(1)
+                    .map(|_| ())
+                    .unwrap_or_else(|error| panic!("{}: {error}", case.name));
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_parameter_is_noticed() {
+        let case = CASES.iter().find(|case| case.name == "barrier-beside-absences").unwrap();
+        let (right, wrong) = (
+            case.ratio(1.5, 8000.0, 3, 1).unwrap().unwrap(),
+            case.ratio(1.5, 40_000.0, 3, 1).unwrap().unwrap(),
+        );
+        assert!((wrong / right - 1.0).abs() > TOLERANCE, "{right} {wrong}");
+    }
+}

@@ -1,0 +1,165 @@
+//! The guest scheduler at work in simulated kernels: what it does on real ones it does here.
+#![allow(missing_docs)]
+
+use tandem_sim::hardware::{Costs, Hardware};
+use tandem_sim::machine::Machine;
+use tandem_sim::program::{Program, Step};
+use tandem_sim::random::Spread;
+use tandem_sim::scenario::Scenario;
+use tandem_sim::scx::Settings;
+use tandem_sim::setup::{host, GroupSpec, KernelSpec, TaskSpec};
+
+const S: u64 = 1_000_000_000;
+const MOST: u64 = 50_000_000;
+
+fn settings(cpus: usize, layout: Hardware) -> Settings {
+    let each: Vec<usize> = (0..cpus).collect();
+    Settings {
+        cpus,
+        layout,
+        caches: vec![0; cpus],
+        cores: each.clone(),
+        threads: each,
+        steal_page: false,
+        request_ns: 3_000_000,
+        slice_timers: true,
+    }
+}
+
+/// A machine without guests whose own tasks the policy schedules.
+fn machine(cpus: usize) -> Machine {
+    let hardware = Hardware { cores: cpus, ..Hardware::default() };
+    let mut machine = host(hardware.clone(), Costs::default(), &KernelSpec::recent(), 1);
+    machine.attach(0, &settings(cpus, hardware)).unwrap_or_else(|error| panic!("{error}"));
+    machine
+}
+
+fn hog(nice: i32) -> TaskSpec {
+    TaskSpec { nice, ..TaskSpec::new("hog", Program::hog(1000.0)) }
+}
+
+fn share(machine: &Machine, task: usize) -> f64 {
+    machine.tasks[task].ran_ns as f64 / machine.now as f64
+}
+
+#[test]
+fn weights_on_one_cpu() {
+    let mut m = machine(1);
+    let tasks = [-5, 0, 5].map(|nice| m.add_task(0, &hog(nice), 1));
+    m.run(20 * S, MOST).unwrap();
+    for (task, weight) in tasks.into_iter().zip([3121.0, 1024.0, 335.0]) {
+        let ideal = weight / 4480.0;
+        assert!((share(&m, task) / ideal - 1.0).abs() < 0.03, "{} for {ideal}", share(&m, task));
+    }
+}
+
+#[test]
+fn three_equal_hogs_on_two_cpus() {
+    let mut m = machine(2);
+    let tasks = [0; 3].map(|nice| m.add_task(0, &hog(nice), 1));
+    m.run(20 * S, MOST).unwrap();
+    for task in tasks {
+        assert!((share(&m, task) * 1.5 - 1.0).abs() < 0.03, "{}", share(&m, task));
+    }
+}
+
+#[test]
+fn a_group_has_what_its_quota_says() {
+    let mut m = machine(2);
+    let group =
+        m.add_group(0, 0, &GroupSpec { max: Some((30_000_000, 100_000_000)), ..GroupSpec::default() });
+    let tasks: Vec<usize> = (0..3).map(|_| m.add_task(0, &TaskSpec { group, ..hog(0) }, 1)).collect();
+    m.run(10 * S, MOST).unwrap();
+    let all: f64 = tasks.iter().map(|task| share(&m, *task)).sum();
+    assert!((all / 0.3 - 1.0).abs() < 0.03, "{all}");
+}
+
+#[test]
+fn best_effort_costs_a_normal_task_nothing() {
+    let mut m = machine(1);
+    let normal = m.add_task(0, &hog(0), 1);
+    for _ in 0..3 {
+        m.add_task(0, &TaskSpec { idle: true, ..hog(0) }, 1);
+    }
+    m.run(10 * S, MOST).unwrap();
+    assert!(share(&m, normal) > 0.97, "{}", share(&m, normal));
+}
+
+#[test]
+fn affinity_is_respected_and_nobody_is_idle_beside_waiting_work() {
+    let mut m = machine(4);
+    let pinned = m.add_task(0, &TaskSpec { cpus: Some(vec![2]), ..hog(0) }, 1);
+    for _ in 0..6 {
+        m.add_task(0, &hog(0), 1);
+    }
+    m.run(5 * S, MOST).unwrap();
+    assert_eq!(m.tasks[pinned].cpu, 2);
+    for cpu in 0..4 {
+        assert!(m.accounts(cpu)[0] < S / 20, "CPU {cpu} idle for {} ns", m.accounts(cpu)[0]);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = || {
+        let mut m = machine(2);
+        for i in 0..6 {
+            let mut task = TaskSpec::new("t", Program::hog(300.0 + f64::from(i)));
+            task.program.steps.push(Step::Sleep(Spread::Exponential { mean: 700.0 }));
+            m.add_task(0, &task, 7);
+        }
+        m.run(3 * S, MOST).unwrap();
+        let facts: Vec<(u64, u64, u64)> =
+            m.tasks.iter().map(|t| (t.ran_ns, t.waited_ns, t.switches)).collect();
+        (facts, m.events())
+    };
+    assert_eq!(run(), run());
+}
+
+fn run(scenario: &Scenario, seed: u64) -> f64 {
+    let result = tandem_sim::runner::one(scenario, seed).unwrap_or_else(|error| panic!("{error}"));
+    result.figures[0].unwrap_or(0.0)
+}
+
+/// A thread in a guest with a strong vCPU and one at 30 %: how much it does.
+fn beside_a_weak_vcpu(scheduler: &str) -> f64 {
+    let text = format!(
+        r#"
+name = "starts"
+duration_s = 6.0
+warmup_s = 1.0
+[hardware]
+cores = 2
+[[vm]]
+name = "a"
+vcpus = 2
+pins = [[0], [1]]
+kernel = {{ scheduler = "{scheduler}" }}
+[[contention]]
+cpus = [0]
+on_us = 7000
+off_us = 3000
+[[workload]]
+name = "w"
+in = "a"
+text = '{{"tasks": {{"hog": {{"loop": -1, "run": 1000}}, "other": {{"loop": -1, "run": 200, "sleep": 5000}}}}}}'
+[[metric]]
+name = "work"
+workload = "w"
+of = "hog"
+what = "rounds"
+"#
+    );
+    let scenario = Scenario::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
+    let sum: f64 = (1..=4).map(|seed| run(&scenario, seed)).sum();
+    sum / 4.0
+}
+
+#[test]
+fn a_thread_goes_to_the_strong_vcpu() {
+    let (eevdf, tandem) = (beside_a_weak_vcpu("eevdf"), beside_a_weak_vcpu("tandem"));
+    assert!(
+        tandem > 850.0 && tandem > eevdf,
+        "tandem {tandem}, EEVDF {eevdf} rounds per second of at most 1000"
+    );
+}

@@ -1,0 +1,308 @@
+//! `tandem sim`: two levels of scheduling, simulated.
+
+use anyhow::{bail, Context};
+use clap::{Args, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+use tandem_result::{render, render_metrics, Better, Evidence, ExperimentResult, Style};
+use tandem_sim::catalog::MODELS;
+use tandem_sim::paper::{self, EXPERIMENTS};
+use tandem_sim::runner::{self, MOST_EVENTS};
+use tandem_sim::scenario::Scenario;
+use tandem_sim::validation::{CASES, TOLERANCE};
+
+/// Simulate a host and its guests.
+#[derive(Debug, Args)]
+pub struct SimCmd {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Args)]
+struct Effort {
+    /// Seeds, from 1 on
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
+    /// Threads (default: one per CPU); the result does not depend on it
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Write the result (tandem.result/1) to a file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Run a scenario with several seeds and compare its arms
+    Run {
+        /// File of the scenario
+        file: PathBuf,
+        #[command(flatten)]
+        effort: Effort,
+    },
+    /// Run an experiment of one of the papers
+    Paper {
+        /// Its name (see `list`)
+        id: String,
+        #[command(flatten)]
+        effort: Effort,
+    },
+    /// Run all experiments of the papers and write them up
+    Results {
+        /// Page to write; the pictures go into `figures` beside it
+        page: PathBuf,
+        #[command(flatten)]
+        effort: Effort,
+    },
+    /// Which experiments and which models of programs there are
+    List,
+    /// Run one arm of a scenario with one seed and write who ran where
+    Trace {
+        /// File of the scenario, or name of an experiment
+        file: String,
+        /// Where to write it, for ui.perfetto.dev
+        #[arg(long, value_name = "OUT")]
+        perfetto: PathBuf,
+        /// Arm (default: the first)
+        #[arg(long)]
+        arm: Option<String>,
+        /// Seed
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Compare with the lab: its result of the experiment `validation`
+    Validate {
+        /// File of that result (tandem.result/1)
+        lab: PathBuf,
+        #[command(flatten)]
+        effort: Effort,
+    },
+    /// Measure the simulator's own speed and memory
+    Bench,
+}
+
+impl SimCmd {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        match self.action {
+            Action::Run { file, effort } => show(&compare(&read(&file)?, &effort)?, &effort)?,
+            Action::Results { page, effort } => write_up(&page, &effort)?,
+            Action::Paper { id, effort } => {
+                let Some(experiment) = paper::find(&id) else {
+                    bail!("no experiment {id:?}: see `tandem sim list`")
+                };
+                show(&compare(&Scenario::parse(experiment.scenario, experiment.id)?, &effort)?, &effort)?;
+                println!("  {}: {}", experiment.source, experiment.finding);
+            }
+            Action::List => list(),
+            Action::Trace { file, perfetto, arm, seed } => trace(&file, &perfetto, arm.as_deref(), seed)?,
+            Action::Validate { lab, effort } => return validate(&lab, &effort),
+            Action::Bench => bench()?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn read(file: &Path) -> anyhow::Result<Scenario> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    Ok(Scenario::parse(&text, &file.display().to_string())?)
+}
+
+fn list() {
+    println!("experiments");
+    for experiment in EXPERIMENTS {
+        println!("  {:<16} {}: {}", experiment.id, experiment.source, experiment.finding);
+    }
+    println!("\nmodels of programs");
+    for model in MODELS {
+        println!("  {:<16} {:<10} {}", model.name, model.suite, model.source);
+    }
+}
+
+fn compare(scenario: &Scenario, effort: &Effort) -> anyhow::Result<ExperimentResult> {
+    let threads =
+        effort.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let started = Instant::now();
+    let mut result = None;
+    let mut events = 0;
+    let members = scenario.members();
+    for (number, (program, member)) in members.iter().enumerate() {
+        let name =
+            program.map(|name| format!(" {name} ({} of {})", number + 1, members.len())).unwrap_or_default();
+        let progress =
+            |done: usize, all: usize| eprint!("\r{}{name}: run {done} of {all}    ", scenario.name);
+        let runs = runner::run(member, effort.seeds, threads, &progress)?;
+        events += runs.iter().flatten().map(|run| run.events).sum::<u64>();
+        add_to(&mut result, member, *program, &runs);
+    }
+    eprintln!();
+    let seconds = started.elapsed().as_secs_f64();
+    let Some(mut result) = result else { bail!("{}: nothing was measured", scenario.name) };
+    result.compute_ratios(true);
+    eprintln!("{events} events in {seconds:.1} s, {:.2} million per second", events as f64 / 1e6 / seconds);
+    Ok(result)
+}
+
+fn show(result: &ExperimentResult, effort: &Effort) -> anyhow::Result<()> {
+    print!("{}", render(result, Style::Text));
+    if let Some(path) = &effort.json {
+        result.save(path).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn write_up(page: &Path, effort: &Effort) -> anyhow::Result<()> {
+    let figures = page.parent().unwrap_or(Path::new(".")).join("figures");
+    std::fs::create_dir_all(&figures).with_context(|| format!("creating {}", figures.display()))?;
+    let mut text = format!(
+        "# The papers' experiments, simulated\n\nGenerated by `make paper`: `tandem sim results`, {} seeds. Everything here is computed by the simulator\n\
+         ([how](SIMULATOR.md)); what was measured on real kernels is in the [evidence book](EVIDENCE.md). Ratios are arm\n\
+         over the first arm, with the 95 % interval over the seeds; losses are shown like gains.\n",
+        effort.seeds
+    );
+    for experiment in EXPERIMENTS {
+        let scenario = Scenario::parse(experiment.scenario, experiment.id)?;
+        let result = compare(&scenario, effort)?;
+        text.push_str(&format!(
+            "\n## {}: {}\n\nPaper ({}): {}.\n\n",
+            experiment.id, scenario.title, experiment.source, experiment.finding
+        ));
+        if let Some(svg) = tandem_result::ratios_as_svg(&result) {
+            let file = figures.join(format!("{}.svg", experiment.id));
+            std::fs::write(&file, svg).with_context(|| format!("writing {}", file.display()))?;
+            text.push_str(&format!("![ratios](figures/{}.svg)\n\n", experiment.id));
+        }
+        text.push_str(&render_metrics(&result, Style::Markdown));
+    }
+    std::fs::write(page, text).with_context(|| format!("writing {}", page.display()))
+}
+
+fn add_to(
+    result: &mut Option<ExperimentResult>,
+    scenario: &Scenario,
+    program: Option<&str>,
+    runs: &runner::Results,
+) {
+    let names: Vec<&str> = if scenario.arms.is_empty() {
+        vec![scenario.name.as_str()]
+    } else {
+        scenario.arms.iter().map(|arm| arm.name.as_str()).collect()
+    };
+    let result = result
+        .get_or_insert_with(|| ExperimentResult::new(&scenario.name, Evidence::Model, names[0], &names, 1));
+    for (arm, runs) in names.iter().zip(runs) {
+        for run in runs {
+            for (metric, figure) in scenario.metrics.iter().zip(&run.figures) {
+                let (unit, higher) = metric.what.unit();
+                let better = if higher { Better::Higher } else { Better::Lower };
+                let name =
+                    program.map_or(metric.name.clone(), |program| format!("{program}: {}", metric.name));
+                if let Some(figure) = figure {
+                    result.metric_mut(&name, unit, better).push(arm, *figure);
+                }
+            }
+        }
+    }
+}
+
+fn trace(file: &str, out: &Path, arm: Option<&str>, seed: u64) -> anyhow::Result<()> {
+    let scenario = match paper::find(file) {
+        Some(experiment) => Scenario::parse(experiment.scenario, experiment.id)?,
+        None => read(Path::new(file))?,
+    };
+    let (_, member) = scenario.members().swap_remove(0);
+    let chosen = match arm {
+        Some(name) => {
+            let found = member.arms.iter().find(|arm| arm.name == name);
+            Some(found.with_context(|| format!("{file} has no arm {name:?}"))?)
+        }
+        None => member.arms.first(),
+    };
+    let mut stage = chosen.map_or_else(|| member.clone(), |arm| member.with(arm)).stage(seed)?;
+    stage.machine.record.switches = Some(Vec::new());
+    stage.machine.run(stage.end, MOST_EVENTS)?;
+    let file = std::fs::File::create(out).with_context(|| format!("creating {}", out.display()))?;
+    let mut writer = std::io::BufWriter::new(file);
+    tandem_sim::trace::write(&stage.machine, &mut writer)
+        .and_then(|()| std::io::Write::flush(&mut writer))
+        .with_context(|| format!("writing {}", out.display()))
+}
+
+/// Ratios of the lab beside those of the model; fails if they lie too far apart.
+fn validate(lab: &Path, effort: &Effort) -> anyhow::Result<ExitCode> {
+    let lab = ExperimentResult::load(lab).with_context(|| format!("reading {}", lab.display()))?;
+    let threads =
+        effort.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    // How long a millisecond of work takes there, on a vCPU of its own.
+    let alone = lab.metrics.iter().find(|metric| metric.name == "alone: work");
+    let work_scale = alone
+        .and_then(|metric| tandem_result::median(metric.samples_of("eevdf")))
+        .map_or(1.0, |us| us / 1000.0);
+    println!("{:<26} {:>8} {:>8} {:>8}   same order", "ratio of tandem to EEVDF", "lab", "model", "error");
+    let (mut errors, mut disagree) = (Vec::new(), 0);
+    for case in CASES {
+        let name = case.metric();
+        let ratio = lab
+            .metrics
+            .iter()
+            .find(|metric| metric.name == name)
+            .and_then(|metric| metric.ratio.get("tandem"));
+        let (Some(ratio), Some(model)) = (ratio, case.ratio(work_scale, 8000.0, effort.seeds, threads)?)
+        else {
+            println!("{name:<26} {:>8}", "-");
+            continue;
+        };
+        let error = model / ratio.median - 1.0;
+        let told_apart = ratio.ci95[0] > 1.0 || ratio.ci95[1] < 1.0;
+        let same = !told_apart || (model > 1.0) == (ratio.median > 1.0);
+        disagree += usize::from(!same);
+        errors.push(error.abs());
+        println!(
+            "{name:<26} {:>8.3} {model:>8.3} {:>7.1} %   {}",
+            ratio.median,
+            error * 100.0,
+            if same { "yes" } else { "NO" }
+        );
+    }
+    let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
+    let good = !errors.is_empty() && mean <= TOLERANCE && disagree == 0;
+    println!(
+        "mean error {:.1} % (tolerated {:.0} %), {disagree} orders differ: {}",
+        mean * 100.0,
+        TOLERANCE * 100.0,
+        if good { "ok" } else { "MISSED" }
+    );
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Two guests on 16 pCPUs under a mixed load, and larger ones.
+fn bench() -> anyhow::Result<()> {
+    println!(
+        "{:>6} {:>6} {:>10} {:>12} {:>14} {:>10}",
+        "pCPUs", "vCPUs", "simulated", "wall", "events/s", "memory"
+    );
+    for vcpus in [16, 32, 64, 127] {
+        let mut stage = Scenario::parse(&tandem_sim::runner::mixed_load(vcpus), "bench")?.stage(1)?;
+        let started = Instant::now();
+        stage.machine.run(stage.end, MOST_EVENTS)?;
+        let wall = started.elapsed().as_secs_f64();
+        println!(
+            "{:>6} {:>6} {:>8.0} s {:>10.2} s {:>11.2} M {:>6} MiB",
+            stage.machine.hardware.cpus(),
+            2 * vcpus,
+            stage.end as f64 / 1e9,
+            wall,
+            stage.machine.events() as f64 / 1e6 / wall,
+            resident_mib()
+        );
+    }
+    Ok(())
+}
+
+/// Highest resident memory of this process so far, MiB.
+fn resident_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|text| text.split_ascii_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) / 1024
+}
