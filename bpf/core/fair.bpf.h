@@ -246,10 +246,6 @@ static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
 }
 
 /*
- * Account what p ran on `cpu` since the last charge, without steal. To be
- * called on that very CPU: its clock and its steal are exact only there.
- */
-/*
  * Run time is what the kernel accounts it as (cpu.stat, top): its clock stops
  * when it begins to look for the next task, not when we are told. Steal comes
  * off, unless the kernel has taken it off itself (PARAVIRT_TIME_ACCOUNTING):
@@ -260,6 +256,10 @@ static __always_inline u64 service_of(u64 ran_ns, u64 wall_ns, u64 stolen_ns)
 	return ran_ns + stolen_ns / 2 > wall_ns ? sub_floor_u64(ran_ns, stolen_ns) : ran_ns;
 }
 
+/*
+ * Account what p ran on `cpu` since the last charge, without steal. To be
+ * called on that very CPU: its clock and its steal are exact only there.
+ */
 static __always_inline void charge(const struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
 	u64 steal = steal_of(cpu), ran = k_ran_ns(p), service, progress;

@@ -104,7 +104,7 @@ impl Hardware {
     }
 }
 
-/// What things cost, nanoseconds. Sources: those of the digest of measurements that the documentation quotes.
+/// What things cost, nanoseconds.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Costs {
@@ -132,8 +132,6 @@ pub struct Costs {
     pub refill_far_ns_per_kib: f64,
     /// Refilling after somebody else ran on the CPU for a millisecond, per KiB, up to the near cost.
     pub refill_ns_per_kib_ms: f64,
-    /// One pass of a cache line, by distance: core, cache, socket, machine.
-    pub line_ns: [u64; 4],
     /// Longest time for which the host polls for work of a halted vCPU.
     pub halt_poll_ns: u64,
     /// A decision of a BPF scheduler, per callback.
@@ -155,7 +153,6 @@ impl Default for Costs {
             refill_near_ns_per_kib: 40.0,
             refill_far_ns_per_kib: 122.0,
             refill_ns_per_kib_ms: 10.0,
-            line_ns: [8, 48, 90, 130],
             halt_poll_ns: 200_000,
             bpf_ns: 250,
         }
@@ -178,17 +175,6 @@ impl Costs {
     pub fn refill_after_others_ns(&self, kib: u32, others_ns: u64) -> u64 {
         let per_kib = (self.refill_ns_per_kib_ms * others_ns as f64 / 1e6).min(self.refill_near_ns_per_kib);
         (per_kib * f64::from(kib)) as u64
-    }
-
-    /// One pass of a cache line, ns.
-    pub fn line(&self, distance: Distance) -> u64 {
-        match distance {
-            Distance::Same => 0,
-            Distance::Core => self.line_ns[0],
-            Distance::Cache => self.line_ns[1],
-            Distance::Socket => self.line_ns[2],
-            Distance::Machine => self.line_ns[3],
-        }
     }
 }
 

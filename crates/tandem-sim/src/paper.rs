@@ -1,5 +1,8 @@
 //! The experiments of the papers, as scenarios, with what the papers found.
 
+use crate::scenario::Scenario;
+use crate::SimError;
+
 /// An experiment.
 #[derive(Debug, Clone, Copy)]
 pub struct Experiment {
@@ -65,6 +68,16 @@ pub const EXPERIMENTS: &[Experiment] = &[
     experiment!("hpvm", "vSched, Fig. 19", "against CFS: latency 2.3 times lower, throughput 18 % higher"),
 ];
 
+impl Experiment {
+    /// Its scenario, read.
+    ///
+    /// # Errors
+    /// None but a mistake in this crate.
+    pub fn read(&self) -> Result<Scenario, SimError> {
+        Scenario::parse(self.scenario, self.id)
+    }
+}
+
 /// An experiment by name.
 pub fn find(id: &str) -> Option<&'static Experiment> {
     EXPERIMENTS.iter().find(|experiment| experiment.id == id)
@@ -73,13 +86,11 @@ pub fn find(id: &str) -> Option<&'static Experiment> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Scenario;
 
     #[test]
     fn all_scenarios_are_sound_and_can_be_staged() {
         for experiment in EXPERIMENTS {
-            let scenario =
-                Scenario::parse(experiment.scenario, experiment.id).unwrap_or_else(|error| panic!("{error}"));
+            let scenario = experiment.read().unwrap_or_else(|error| panic!("{error}"));
             for (_, member) in scenario.members().into_iter().take(2) {
                 for arm in &member.arms {
                     member

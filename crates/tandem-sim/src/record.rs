@@ -39,16 +39,10 @@ pub struct Record {
     pub counts: BTreeMap<usize, Vec<u64>>,
     /// From the end of a sleep to running, ns, with the moment, by task.
     pub wakeups: BTreeMap<usize, Vec<(Ns, Ns)>>,
-    /// Tasks that ended, and when.
-    pub ended: Vec<(Ns, usize)>,
-    /// Phases of the scenario.
-    pub phases: Vec<(Ns, usize)>,
     /// Who ran from when on, by kernel and CPU, if that is recorded.
     pub switches: Option<Vec<Switch>>,
     /// Cores that worked for guests, counted every millisecond, if that is recorded.
     pub cores: Option<Vec<u32>>,
-    /// Time for which vCPUs waited for a pCPU at a time, ns, by guest and vCPU.
-    pub waits: BTreeMap<(usize, usize), Vec<Ns>>,
     steal: BTreeMap<(usize, usize), (Ns, Ns)>,
 }
 
@@ -75,7 +69,7 @@ impl Record {
     }
 
     /// A task has done another round.
-    pub fn counted(&mut self, now: Ns, task: usize, _count: u64) {
+    pub fn counted(&mut self, now: Ns, task: usize) {
         let slots = self.counts.entry(task).or_default();
         let slot = (now / COUNTED_EVERY_NS) as usize;
         if slots.len() <= slot {
@@ -89,16 +83,6 @@ impl Record {
         let slot = |at: Ns| (at / COUNTED_EVERY_NS) as usize;
         let slots = self.counts.get(&task).map_or(&[][..], Vec::as_slice);
         slots.iter().skip(slot(from)).take(slot(to) - slot(from)).sum()
-    }
-
-    /// A vCPU has left its pCPU.
-    pub fn vcpu_left(&mut self, _now: Ns, _world: usize, _cpu: usize, _runnable: bool) {}
-
-    /// A vCPU has got a pCPU after waiting for so long.
-    pub fn vcpu_came(&mut self, now: Ns, world: usize, cpu: usize, waited: Ns) {
-        if now >= self.from && waited > 0 {
-            self.waits.entry((world, cpu)).or_default().push(waited);
-        }
     }
 
     /// Somebody begins to run.

@@ -2,7 +2,7 @@
 //! many that are.
 
 use crate::record::percentile;
-use crate::scenario::{Arm, MetricSpec, Scenario, Stage, What};
+use crate::scenario::{MetricSpec, Scenario, Stage, What};
 use crate::SimError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
@@ -32,16 +32,7 @@ pub fn run(
     threads: usize,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Results, SimError> {
-    let plain = [Arm {
-        name: scenario.name.clone(),
-        guest: None,
-        host: None,
-        contention: None,
-        cpus: None,
-        workload: None,
-        guests: None,
-    }];
-    let arms = if scenario.arms.is_empty() { &plain[..] } else { &scenario.arms };
+    let arms = scenario.arms();
     let jobs: Vec<(usize, u64)> =
         (0..arms.len()).flat_map(|arm| (1..=seeds).map(move |seed| (arm, seed))).collect();
     let next = AtomicUsize::new(0);

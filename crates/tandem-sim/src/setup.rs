@@ -2,7 +2,7 @@
 
 use crate::fair::{weight_of_nice, Bandwidth, Fair, Flavour, Rules, IDLE_WEIGHT};
 use crate::hardware::{Costs, Hardware};
-use crate::machine::state::{Average, Course, Cpu, Kind, Preemption, Segment, State, Task, VcpuPage, World};
+use crate::machine::state::{Course, Cpu, Kind, Preemption, Segment, State, Task, VcpuPage, World};
 use crate::machine::Machine;
 use crate::program::Program;
 use crate::queue::{Event, Ns};
@@ -183,7 +183,6 @@ impl Machine {
             segment: Segment::None,
             granted: false,
             request_at: None,
-            counted: 0,
             started: spec.start_ns,
             random: Stream::new(seed, "task", (world as u64) << 32 | self.tasks.len() as u64),
             cold_ns: 0,
@@ -222,7 +221,6 @@ impl Machine {
             woken: false,
             runnable_since: 0,
             ran_at: 0,
-            util: Average::default(),
             timer_due: None,
             timer_turn: 0,
             last_wakee: usize::MAX,

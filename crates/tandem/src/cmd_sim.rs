@@ -32,6 +32,12 @@ struct Effort {
     json: Option<PathBuf>,
 }
 
+impl Effort {
+    fn threads(&self) -> usize {
+        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Run a scenario with several seeds and compare its arms
@@ -92,7 +98,7 @@ impl SimCmd {
                 let Some(experiment) = paper::find(&id) else {
                     bail!("no experiment {id:?}: see `tandem sim list`")
                 };
-                show(&compare(&Scenario::parse(experiment.scenario, experiment.id)?, &effort)?, &effort)?;
+                show(&compare(&experiment.read()?, &effort)?, &effort)?;
                 println!("  {}: {}", experiment.source, experiment.finding);
             }
             Action::List => list(),
@@ -121,8 +127,7 @@ fn list() {
 }
 
 fn compare(scenario: &Scenario, effort: &Effort) -> anyhow::Result<ExperimentResult> {
-    let threads =
-        effort.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let threads = effort.threads();
     let started = Instant::now();
     let mut result = None;
     let mut events = 0;
@@ -162,7 +167,7 @@ fn write_up(page: &Path, effort: &Effort) -> anyhow::Result<()> {
         effort.seeds
     );
     for experiment in EXPERIMENTS {
-        let scenario = Scenario::parse(experiment.scenario, experiment.id)?;
+        let scenario = experiment.read()?;
         let result = compare(&scenario, effort)?;
         text.push_str(&format!(
             "\n## {}: {}\n\nPaper ({}): {}.\n\n",
@@ -184,11 +189,8 @@ fn add_to(
     program: Option<&str>,
     runs: &runner::Results,
 ) {
-    let names: Vec<&str> = if scenario.arms.is_empty() {
-        vec![scenario.name.as_str()]
-    } else {
-        scenario.arms.iter().map(|arm| arm.name.as_str()).collect()
-    };
+    let arms = scenario.arms();
+    let names: Vec<&str> = arms.iter().map(|arm| arm.name.as_str()).collect();
     let result = result
         .get_or_insert_with(|| ExperimentResult::new(&scenario.name, Evidence::Model, names[0], &names, 1));
     for (arm, runs) in names.iter().zip(runs) {
@@ -208,7 +210,7 @@ fn add_to(
 
 fn trace(file: &str, out: &Path, arm: Option<&str>, seed: u64) -> anyhow::Result<()> {
     let scenario = match paper::find(file) {
-        Some(experiment) => Scenario::parse(experiment.scenario, experiment.id)?,
+        Some(experiment) => experiment.read()?,
         None => read(Path::new(file))?,
     };
     let (_, member) = scenario.members().swap_remove(0);
@@ -232,8 +234,7 @@ fn trace(file: &str, out: &Path, arm: Option<&str>, seed: u64) -> anyhow::Result
 /// Ratios of the lab beside those of the model; fails if they lie too far apart.
 fn validate(lab: &Path, effort: &Effort) -> anyhow::Result<ExitCode> {
     let lab = ExperimentResult::load(lab).with_context(|| format!("reading {}", lab.display()))?;
-    let threads =
-        effort.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let threads = effort.threads();
     // How long a millisecond of work takes there, on a vCPU of its own.
     let alone = lab.metrics.iter().find(|metric| metric.name == "alone: work");
     let work_scale = alone

@@ -149,9 +149,7 @@ impl Machine {
             }
             Step::Hop => self.hop(task),
             Step::Count => {
-                course.counted += 1;
-                let counted = course.counted;
-                self.record.counted(now, task, counted);
+                self.record.counted(now, task);
             }
         }
     }
@@ -175,7 +173,6 @@ impl Machine {
     fn finish(&mut self, task: usize) {
         self.sleep(task);
         self.tasks[task].state = State::Dead;
-        self.record.ended.push((self.now, task));
     }
 
     fn sleep_for(&mut self, task: usize, ns: Ns) {

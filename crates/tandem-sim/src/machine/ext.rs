@@ -91,6 +91,11 @@ impl Machine {
         self.tasks[task].scx.filter(|_| !self.tasks[task].real_time)
     }
 
+    /// Number of the task that runs on a CPU, if it is in the hands of a policy.
+    fn current_number(&self, world: usize, cpu: usize) -> Option<usize> {
+        self.worlds[world].cpus[cpu].curr.and_then(|task| self.number(task))
+    }
+
     pub(super) fn fail(&mut self, what: String) {
         let at_ns = self.now;
         self.failure.get_or_insert(SimError::Contradiction { at_ns, what });
@@ -162,7 +167,7 @@ impl Machine {
 
     /// The slice of the task that runs on a CPU is over.
     fn end_slice(&mut self, world: usize, cpu: usize) {
-        let number = self.worlds[world].cpus[cpu].curr.and_then(|task| self.number(task));
+        let number = self.current_number(world, cpu);
         if let (Some(number), Some(policy)) = (number, self.worlds[world].policy.as_mut()) {
             policy.set_slice_ns(number, 0);
         }
@@ -226,7 +231,7 @@ impl Machine {
 
     /// Run time of the task on a CPU: it comes off its slice. That the slice is over is seen at the tick.
     pub(super) fn charge_slice(&mut self, world: usize, cpu: usize, ns: Ns) {
-        let number = self.worlds[world].cpus[cpu].curr.and_then(|task| self.number(task));
+        let number = self.current_number(world, cpu);
         if let (Some(number), Some(policy)) = (number, self.worlds[world].policy.as_mut()) {
             policy.add_run_time(number, ns);
             let left = policy.slice_ns(number).saturating_sub(ns);
@@ -237,7 +242,7 @@ impl Machine {
     /// The tick of a CPU of a kernel with a policy.
     pub(super) fn tick_policy(&mut self, world: usize, cpu: usize) {
         self.watchdog(world);
-        let Some(number) = self.worlds[world].cpus[cpu].curr.and_then(|task| self.number(task)) else {
+        let Some(number) = self.current_number(world, cpu) else {
             return;
         };
         let left = self.policy(world, cpu, |policy| {
@@ -368,12 +373,7 @@ impl Machine {
             self.policy(world, cpu, |policy| policy.cpu_release(cpu));
         }
         if let Some(next) = next {
-            if self.tasks[next].cpu != cpu {
-                self.tasks[next].migrations += 1;
-                self.chill(next, cpu);
-                self.tasks[next].recent_cpu = self.tasks[next].cpu;
-                self.tasks[next].cpu = cpu;
-            }
+            self.migrate(next, cpu);
         }
         self.switch(world, cpu, prev, next);
         let number = next.and_then(|task| self.number(task));

@@ -229,7 +229,6 @@ impl Machine {
             }
             Event::Sample => self.sample(),
             Event::Phase { index } => {
-                self.record.phases.push((self.now, index));
                 for change in self.phases[index].clone() {
                     self.change(&change);
                 }
@@ -390,8 +389,7 @@ impl Machine {
     }
 
     fn arm(&mut self, pcpu: usize) {
-        let busy = self.leaf(pcpu) != Leaf::Idle;
-        self.set_sibling_speed(pcpu, busy);
+        self.set_sibling_speed(pcpu);
         let p = &mut self.pcpus[pcpu];
         p.turn = p.turn.wrapping_add(1);
         let (turn, speed) = (p.turn, p.speed);
@@ -402,7 +400,7 @@ impl Machine {
     }
 
     /// Hardware threads of a core slow each other down.
-    fn set_sibling_speed(&mut self, pcpu: usize, _busy: bool) {
+    fn set_sibling_speed(&mut self, pcpu: usize) {
         if self.hardware.threads < 2 {
             return;
         }

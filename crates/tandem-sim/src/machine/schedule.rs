@@ -56,7 +56,7 @@ impl Machine {
             Irq::WakeList => {
                 let list = std::mem::take(&mut self.cpu(world, cpu).wake_list);
                 for task in list {
-                    self.queue_task(task, cpu, Arrival::Wakeup, true);
+                    self.queue_task_from(task, cpu, Arrival::Wakeup, Some(cpu));
                 }
             }
             Irq::Timer { task } => {
@@ -88,21 +88,16 @@ impl Machine {
 
     fn tick(&mut self, world: usize, cpu: usize) {
         self.charge(world, cpu);
-        let now = self.now;
         let c = self.cpu(world, cpu);
         // What was lazy until now is due.
         if c.resched == Resched::Lazy {
             c.resched = Resched::Now;
         }
         let busy = c.curr.is_some();
-        c.busy.update(now, f64::from(u8::from(busy)));
         if self.worlds[world].policy.is_some() {
             self.tick_policy(world, cpu);
         } else if self.worlds[world].fair.tick(cpu) {
             self.cpu(world, cpu).resched = Resched::Now;
-        }
-        if let Some(task) = self.worlds[world].cpus[cpu].curr {
-            self.tasks[task].util.update(now, 1.0);
         }
         if world != 0 {
             self.note_steal(world, cpu);
@@ -217,20 +212,11 @@ impl Machine {
         self.queue_task_from(task, target, Arrival::Wakeup, waker);
     }
 
-    pub(super) fn queue_task(&mut self, task: usize, cpu: usize, how: Arrival, here: bool) {
-        self.queue_task_from(task, cpu, how, here.then_some(cpu));
-    }
-
     /// Puts a runnable task into a CPU's queue, and looks whether it should run there at once.
     pub(super) fn queue_task_from(&mut self, task: usize, cpu: usize, how: Arrival, from: Option<usize>) {
         let world = self.tasks[task].world;
         self.charge(world, cpu);
-        if self.tasks[task].cpu != cpu {
-            self.tasks[task].migrations += 1;
-            self.chill(task, cpu);
-            self.tasks[task].recent_cpu = self.tasks[task].cpu;
-            self.tasks[task].cpu = cpu;
-        }
+        self.migrate(task, cpu);
         if self.tasks[task].real_time {
             self.cpu(world, cpu).real_time.push_back(task);
             self.cpu(world, cpu).resched = Resched::Now;
@@ -254,6 +240,16 @@ impl Machine {
         }
     }
 
+    /// A task goes on elsewhere, if that is elsewhere.
+    pub(super) fn migrate(&mut self, task: usize, cpu: usize) {
+        if self.tasks[task].cpu != cpu {
+            self.tasks[task].migrations += 1;
+            self.chill(task, cpu);
+            self.tasks[task].recent_cpu = self.tasks[task].cpu;
+            self.tasks[task].cpu = cpu;
+        }
+    }
+
     /// A task stops being runnable.
     pub(super) fn sleep(&mut self, task: usize) {
         let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
@@ -268,8 +264,6 @@ impl Machine {
         }
         self.tasks[task].state = State::Sleeping;
         self.tasks[task].ran_at = self.now;
-        let now = self.now;
-        self.tasks[task].util.update(now, 1.0);
     }
 
     /// Chooses who runs next on a CPU and switches to it.
@@ -323,15 +317,12 @@ impl Machine {
                     let idle = now - self.worlds[world].cpus[cpu].idle_since;
                     let c = self.cpu(world, cpu);
                     c.mean_idle_ns = (c.mean_idle_ns * 7 + idle.min(1_000_000)) / 8;
-                    c.busy.update(now, 0.0);
                 }
                 self.comes(next, cpu);
                 self.start_tick(world, cpu);
             }
             None => {
-                let c = self.cpu(world, cpu);
-                c.idle_since = now;
-                c.busy.update(now, 1.0);
+                self.cpu(world, cpu).idle_since = now;
                 self.stop_tick(world, cpu);
             }
         }
@@ -345,7 +336,6 @@ impl Machine {
         if t.state == State::Running {
             t.state = State::Runnable;
             t.runnable_since = now;
-            t.util.update(now, 1.0);
         }
         self.vcpu_leaves(task);
     }

@@ -111,8 +111,6 @@ pub struct Cpu {
     pub balance_at: [Ns; 3],
     /// Host task that is this CPU (guests).
     pub vcpu: Option<usize>,
-    /// Part of the time that it was busy of late, 0 to 1.
-    pub busy: Average,
     /// Part of the time that it was stolen of late, 0 to 1.
     pub stolen: Average,
 }
@@ -177,8 +175,6 @@ pub struct Course {
     pub granted: bool,
     /// Arrival of the request that it serves.
     pub request_at: Option<Ns>,
-    /// Rounds counted.
-    pub counted: u64,
     /// Start, for timers.
     pub started: Ns,
     /// Random numbers of its own.
@@ -232,8 +228,6 @@ pub struct Task {
     pub runnable_since: Ns,
     /// When it ran last.
     pub ran_at: Ns,
-    /// Its load of late, 0 to 1.
-    pub util: Average,
     /// When the timeout was due that woke it; none: something else did, or it has run since.
     pub timer_due: Option<Ns>,
     /// Number of the timeout that is armed.

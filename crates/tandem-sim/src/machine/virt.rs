@@ -35,7 +35,6 @@ impl Machine {
             page.waits_since = Some(now);
         }
         self.show_page(world, cpu);
-        self.record.vcpu_left(now, world, cpu, runnable);
     }
 
     /// The host task of a vCPU has got a pCPU: steal is written, the flag is cleared.
@@ -56,7 +55,6 @@ impl Machine {
         }
         let ns = self.costs.exit_ns / 2;
         self.cpu(0, pcpu).work.push_back(Work { account: Account::Exit, left_ns: ns, done: Done::Nothing });
-        self.record.vcpu_came(now, world, cpu, waited);
     }
 
     /// The guest's policy sees the page.

@@ -79,7 +79,7 @@ pub struct Family {
 }
 
 /// One of the things that are compared: what it has in place of the scenario's.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Arm {
     /// Its name.
@@ -388,6 +388,15 @@ impl Scenario {
             other => other,
         })?;
         Ok(scenario)
+    }
+
+    /// What is compared; itself, if there is nothing to compare.
+    pub fn arms(&self) -> Vec<Arm> {
+        if self.arms.is_empty() {
+            vec![Arm { name: self.name.clone(), ..Arm::default() }]
+        } else {
+            self.arms.clone()
+        }
     }
 
     /// The scenarios of a family, with the names of their programs; itself, if it is none.

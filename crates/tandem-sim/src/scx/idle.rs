@@ -1,6 +1,6 @@
 //! The kernel's own choice of idle CPUs (`kernel/sched/ext_idle.c`), in so far as policies can ask for it.
 
-use super::kernel::Kernel;
+use super::kernel::{has_bit, Kernel};
 use crate::hardware::Distance;
 
 impl Kernel {
@@ -11,10 +11,6 @@ impl Kernel {
 
     fn whole_core_idle(&self, cpu: usize) -> bool {
         self.layout.siblings(cpu).filter(|c| *c < self.cpus.len()).all(|c| self.cpus[c].idle)
-    }
-
-    fn allowed(&self, task: usize, cpu: usize) -> bool {
-        self.tasks[task].allowed.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 != 0)
     }
 
     /// An idle CPU among those allowed, whole cores first, nearest to `near` first if that is given. It is taken.
@@ -44,8 +40,8 @@ impl Kernel {
     /// `scx_bpf_select_cpu_dfl()`: the CPU and whether it was idle.
     pub fn select_cpu_default(&mut self, task: usize, prev: usize, sync: bool) -> (usize, bool) {
         let here = self.here;
-        let prev_allowed = self.allowed(task, prev);
-        if sync && self.allowed(task, here) {
+        let prev_allowed = self.may_use(task, prev);
+        if sync && self.may_use(task, here) {
             if prev_allowed
                 && self.layout.distance(here, prev) <= Distance::Cache
                 && self.test_and_clear_idle(prev)
@@ -58,7 +54,7 @@ impl Kernel {
             }
         }
         let mask = self.tasks[task].allowed.clone();
-        let allowed = move |cpu: usize| mask.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 != 0);
+        let allowed = move |cpu: usize| has_bit(&mask, cpu);
         if self.layout.threads > 1 {
             if prev_allowed && self.cpus[prev].idle && self.whole_core_idle(prev) {
                 self.cpus[prev].idle = false;

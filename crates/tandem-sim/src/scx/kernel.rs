@@ -168,6 +168,11 @@ pub struct Kernel {
     pub dump: String,
 }
 
+/// Is a CPU in a mask?
+pub fn has_bit(mask: &[u64], cpu: usize) -> bool {
+    mask.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 != 0)
+}
+
 impl Kernel {
     /// The queue that an insertion is for: the CPU if it is a local one.
     pub fn local_target(&self, task: usize, dsq: u64) -> Option<usize> {
@@ -182,7 +187,7 @@ impl Kernel {
 
     /// May a task run on a CPU?
     pub fn may_use(&self, task: usize, cpu: usize) -> bool {
-        self.tasks[task].allowed.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 != 0)
+        has_bit(&self.tasks[task].allowed, cpu)
     }
 
     /// Something that the kernel does not forgive.

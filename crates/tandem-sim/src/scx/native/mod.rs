@@ -151,7 +151,8 @@ pub struct Policy {
     flags: u64,
     timeout_ns: Ns,
     image: Image,
-    layout_of_cgroups: (usize, usize),
+    task_size: usize,
+    cgroup_size: usize,
 }
 
 impl std::fmt::Debug for Policy {
@@ -234,14 +235,8 @@ impl Policy {
             functions,
         };
         let timeout_ns = Ns::from(timeout_ms()) * 1_000_000;
-        let mut policy = Self {
-            state: Box::new(state),
-            ops,
-            flags: flags(),
-            timeout_ns,
-            image,
-            layout_of_cgroups: (task_size, cgroup_size),
-        };
+        let mut policy =
+            Self { state: Box::new(state), ops, flags: flags(), timeout_ns, image, task_size, cgroup_size };
         policy.set_up(settings)?;
         Ok(policy)
     }
@@ -354,7 +349,7 @@ impl Policy {
             )
         };
         let group = self.state.cgroups.len();
-        let mut memory = vec![0u64; self.layout_of_cgroups.1.div_ceil(8)].into_boxed_slice();
+        let mut memory = vec![0u64; self.cgroup_size.div_ceil(8)].into_boxed_slice();
         let pointer: *mut c_void = memory.as_mut_ptr().cast();
         let parent = match parent {
             Some(parent) => self.state.cgroups[parent].as_ptr().cast(),
@@ -390,7 +385,7 @@ impl Policy {
             mask[cpu / 64] |= 1 << (cpu % 64);
         }
         let pid = task as i32 + 100;
-        let mut memory = TaskMemory::new(task, self.layout_of_cgroups.0);
+        let mut memory = TaskMemory::new(task, self.task_size);
         let pointer = memory.pointer();
         let nr_cpus = allowed.iter().filter(|ok| **ok).count();
         set_up(
