@@ -91,7 +91,7 @@ static __always_inline void refresh_soon(u64 now)
 	u32 zero = 0;
 	struct one_timer *t;
 
-	if (refresh_at_ns && !time_before_ns(now + REFRESH_MIN_NS, refresh_at_ns))
+	if ((refresh_at_ns && !time_before_ns(now + REFRESH_MIN_NS, refresh_at_ns)) || is_leaving())
 		return;
 	t = bpf_map_lookup_elem(&refresh_timer, &zero);
 	if (!t)

@@ -45,7 +45,7 @@ static __always_inline void end_turn_at(struct cpu_state *c, u32 cpu, u64 until,
 	struct one_timer *t;
 
 	c->run_until_ns = until;
-	if (!slice_timers_enabled)
+	if (!slice_timers_enabled || !c->online)
 		return;
 	if (c->timer_at_ns && !time_before_ns(until, c->timer_at_ns + SLICE_SLACK_NS))
 		return;

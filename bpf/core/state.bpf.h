@@ -106,6 +106,22 @@ static __always_inline struct cpu_domain *domain_of(s32 cpu)
 	return bpf_map_lookup_elem(&domains, &key);
 }
 
+/* CPUs that are offline: they may keep tasks in their queues. Written by hotplug only. */
+u32 nr_offline;
+
+/*
+ * Is the CPU that this runs on about to go? What it asks of an interrupt of
+ * its own (a kick, a timer) may then never come, and nothing that is asked
+ * later either: the kernel sees the first still pending. Directly inserted
+ * tasks are announced to their CPU without one.
+ */
+static __always_inline bool is_leaving(void)
+{
+	struct cpu_state *c = nr_offline ? cpu_state(bpf_get_smp_processor_id()) : NULL;
+
+	return c && !c->online;
+}
+
 static __always_inline u32 llc_of(s32 cpu)
 {
 	struct cpu_domain *d = domain_of(cpu);

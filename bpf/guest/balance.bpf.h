@@ -11,9 +11,6 @@
 
 #include "place.bpf.h"
 
-/* Offline vCPUs may keep tasks in their queue. Written by hotplug only. */
-u32 nr_offline;
-
 /* Take one task from the queue of an offline vCPU. */
 static __noinline bool take_orphan(s32 cpu)
 {

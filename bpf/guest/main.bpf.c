@@ -138,6 +138,11 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 		k_insert_local(p, base_request_ns, enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
+	/* Those that are still on this CPU the others will find. */
+	if (is_leaving() && cpu != (s32)bpf_get_smp_processor_id()) {
+		k_insert_local(p, base_request_ns, enq_flags);
+		return;
+	}
 	now = k_now();
 	t->parked_at_ns = 0;
 	if (nr_limits && may_park(p)) {
@@ -418,18 +423,14 @@ void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 {
 	struct cpu_state *c = cpu_state(cpu);
 
-	if (!c)
+	/* What comes after being idle, a task or nothing, is seen elsewhere. */
+	if (!c || !idle)
 		return;
-	if (!idle)
-		return;	/* what comes first, a task or nothing, is seen elsewhere */
 	observe(c, cpu, k_now(), is_idle(c) ? WAS_WOKEN : WAS_BUSY);
 	c->curr_class = CLASS_NONE;
 	rest_from_balancing(c);
-	/*
-	 * Somebody may have queued a task between the last look and now, and
-	 * would have seen a busy CPU.
-	 */
-	if (waiting_normal(cpu, c))
+	/* Somebody may have queued a task between the last look and now, and would have seen a busy CPU. */
+	if (c->online && waiting_normal(cpu, c))
 		k_kick_idle(cpu);
 }
 

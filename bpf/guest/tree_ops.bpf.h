@@ -46,6 +46,9 @@ void BPF_STRUCT_OPS(guest_cpu_online, s32 cpu)
 	if (!c || c->online)
 		return;
 	c->online = 1;
+	/* Whatever it had armed before it went. */
+	c->timer_at_ns = 0;
+	c->run_until_ns = 0;
 	c->model.updated_ns = 0;
 	__sync_fetch_and_sub(&nr_offline, 1);
 }
