@@ -91,6 +91,7 @@ struct cpu_state {
 	u64 idle_floor_at_ns;
 	u64 late_due_ns;	/* when the first of the late queue is due; 0: it is empty (any CPU) */
 	u64 overdue_at_ns;	/* when those were last looked for who have waited for long */
+	u64 leavers_at_ns;	/* when it was last looked for CPUs that are about to go */
 	u64 late_weight;	/* weight on whose account the last of them was put there */
 	u64 run_until_ns;	/* when the current task's turn ends; 0: nothing depends on it */
 	u64 timer_at_ns;	/* for when the slice timer is armed; 0: it is not */

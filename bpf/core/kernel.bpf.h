@@ -85,6 +85,30 @@ static __always_inline bool k_allowed(const struct task_struct *p, s32 cpu)
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
 }
 
+/*
+ * CPUs that schedule, a bit each; all ones if the kernel does not tell. A CPU
+ * that is about to go drops out of them first. cpu_offline() is called only
+ * when all readers of RCU that were preempted before have come to their end,
+ * those in that CPU's queues, too, and dispatch() is not called there any more.
+ */
+extern const void __cpu_active_mask __ksym __weak;
+
+static __always_inline u64 k_active_cpus(u32 word)
+{
+	const void *mask = &__cpu_active_mask;
+	u64 bits = ~0ULL;
+
+	if (mask && bpf_probe_read_kernel(&bits, sizeof(bits), mask + word * sizeof(bits)))
+		bits = ~0ULL;
+	return bits;
+}
+
+/* Was it interrupted while it reads what RCU protects? The whole machine waits for it before long. */
+static __always_inline bool k_reads_rcu(const struct task_struct *p)
+{
+	return bpf_core_field_exists(p->rcu_read_lock_nesting) && p->rcu_read_lock_nesting > 0;
+}
+
 /* Does the task that is being switched out want to go on? */
 static __always_inline bool k_wants_to_run(const struct task_struct *p)
 {

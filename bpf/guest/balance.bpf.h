@@ -11,6 +11,92 @@
 
 #include "place.bpf.h"
 
+/* So often it is looked for vCPUs that are about to go, and so many tasks are handed back at a time. */
+#define LEAVERS_EVERY_NS (10 * NSEC_PER_MSEC_)
+#define HAND_BACK 32
+
+/* A vCPU is about to go, or has gone: nobody is sent there, and its queues are everybody's. */
+static __always_inline void leaves(struct cpu_state *c)
+{
+	if (__sync_val_compare_and_swap(&c->online, 1, 0) == 1)
+		__sync_fetch_and_add(&nr_offline, 1);
+	c->curr_class = CLASS_NONE;
+}
+
+/* vCPUs that the kernel does not schedule on any more, before it says so. */
+COLD int look_for_leavers(u32 cpu)
+{
+	u32 word, bit;
+
+	bpf_for(word, 0, (nr_cpu_ids + 63) / 64) {
+		u64 active = k_active_cpus(word);
+
+		if (active == ~0ULL)
+			continue;
+		bpf_for(bit, 0, 64) {
+			u32 other = word * 64 + bit;
+			struct cpu_state *c;
+
+			if (other >= nr_cpu_ids)
+				break;
+			c = cpu_state(other);
+			if (c && c->online && other != cpu && !(active >> (bit & 63) & 1))
+				leaves(c);
+		}
+	}
+	return 0;
+}
+
+static __always_inline void watch_for_leavers(struct cpu_state *c, u32 cpu, u64 now)
+{
+	if (now - c->leavers_at_ns <= LEAVERS_EVERY_NS)
+		return;
+	c->leavers_at_ns = now;
+	look_for_leavers(cpu);
+}
+
+/*
+ * Those who wait for a vCPU that is about to go and cannot go elsewhere now,
+ * pinned as they are, go into the kernel's own queue of it: there the kernel
+ * finds them when it clears the vCPU. From dispatch.
+ */
+COLD int hand_back(u32 cpu, u64 queue)
+{
+	struct cpu_state *own = cpu_state(bpf_get_smp_processor_id());
+	struct task_struct *p;
+
+	if (!own)
+		return 0;
+	own->looked = 0;
+	bpf_rcu_read_lock();
+	bpf_for_each(scx_dsq, p, queue, 0) {
+		struct task_struct *task;
+
+		if (own->looked++ >= HAND_BACK)
+			break;
+		task = bpf_task_from_pid(p->pid);
+		if (!task)
+			continue;
+		if (scx_bpf_task_cpu(task) == (s32)cpu) {
+			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, base_request_ns);
+			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, task, SCX_DSQ_LOCAL_ON | cpu, 0);
+		}
+		bpf_task_release(task);
+	}
+	bpf_rcu_read_unlock();
+	return 0;
+}
+
+static __always_inline bool take_from_leaver(u32 cpu, u64 queue)
+{
+	if (!k_waiting(queue))
+		return false;
+	if (k_take(queue))
+		return true;
+	hand_back(cpu, queue);
+	return false;
+}
+
 /* Take one task from the queue of an offline vCPU. */
 static __noinline bool take_orphan(s32 cpu)
 {
@@ -24,8 +110,8 @@ static __noinline bool take_orphan(s32 cpu)
 
 		if (!c || c->online)
 			continue;
-		if (k_take(queue_of(i, CLASS_NORMAL)) || k_take(late_queue_of(i)) ||
-		    k_take(queue_of(i, CLASS_BEST_EFFORT))) {
+		if (take_from_leaver(i, queue_of(i, CLASS_NORMAL)) || take_from_leaver(i, late_queue_of(i)) ||
+		    take_from_leaver(i, queue_of(i, CLASS_BEST_EFFORT))) {
 			count(own, CNT_ORPHANS);
 			return true;
 		}

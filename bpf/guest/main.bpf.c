@@ -215,6 +215,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	if (!c)
 		return;
 	k_learn_migration();
+	watch_for_leavers(c, cpu, now);
 	if (nr_offline && take_orphan(cpu))
 		return;
 	waiting = k_waiting(queue_of(cpu, CLASS_BEST_EFFORT));

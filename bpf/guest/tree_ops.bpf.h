@@ -57,11 +57,8 @@ void BPF_STRUCT_OPS(guest_cpu_offline, s32 cpu)
 {
 	struct cpu_state *c = cpu_state(cpu);
 
-	if (!c || !c->online)
-		return;
-	c->online = 0;
-	c->curr_class = CLASS_NONE;
-	__sync_fetch_and_add(&nr_offline, 1);
+	if (c)
+		leaves(c);
 }
 
 #endif
