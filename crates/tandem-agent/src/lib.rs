@@ -194,6 +194,9 @@ pub struct RtSpec {
     pub seed: Option<u64>,
     /// If not 0, only one competitor is active at a time, and they take turns of this many milliseconds.
     pub swap_ms: u64,
+    /// Each competitor begins so much later than the one before it, microseconds.
+    #[serde(default)]
+    pub stagger_us: u64,
 }
 
 /// What a competitor has done since it was started.

@@ -92,7 +92,7 @@ impl Competitors {
 
 fn compete(shared: &Shared, spec: &RtSpec, index: usize, origin_ns: u64) {
     let mut lengths = Lengths::new(spec, index);
-    let mut begin = origin_ns;
+    let mut begin = origin_ns + index as u64 * spec.stagger_us * 1000;
     // Timers fire late by a fairly constant time; sleeping shorter by its running mean keeps the grid.
     let mut lateness_ns = 0u64;
     while !shared.stop.load(Ordering::Relaxed) {
@@ -161,7 +161,8 @@ mod tests {
 
     #[test]
     fn seeded_lengths_are_repeatable_and_have_the_asked_mean() {
-        let spec = RtSpec { cpus: vec![1], on_us: 4000, off_us: 8000, seed: Some(3), swap_ms: 0 };
+        let spec =
+            RtSpec { cpus: vec![1], on_us: 4000, off_us: 8000, seed: Some(3), swap_ms: 0, stagger_us: 0 };
         let draw = || {
             let mut lengths = Lengths::new(&spec, 0);
             (0..20_000).map(|_| lengths.next()).collect::<Vec<_>>()

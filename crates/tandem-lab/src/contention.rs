@@ -150,6 +150,7 @@ fn spec_of(contention: &Contention, seed: u64) -> RtSpec {
         off_us: contention.off_us,
         seed: contention.seed.map(|own| own ^ seed),
         swap_ms: contention.swap_ms,
+        stagger_us: contention.stagger_us,
     }
 }
 

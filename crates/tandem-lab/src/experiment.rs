@@ -122,6 +122,9 @@ pub struct Contention {
     /// Only one of the CPUs is contended at a time; they change places at this interval.
     #[serde(default)]
     pub swap_ms: u64,
+    /// Each CPU's absences begin so much later than those of the one before it, microseconds.
+    #[serde(default)]
+    pub stagger_us: u64,
 }
 
 /// A program that runs beside the workloads.

@@ -18,13 +18,15 @@ void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next)
 	d->stack_next = stack_next;
 }
 
-void sim_set_up(u32 cpu_ids, bool page, u64 request_ns, bool timers, u64 watchdog, u32 llcs, bool uneven_rings)
+void sim_set_up(u32 cpu_ids, bool page, u64 request_ns, bool timers, u64 watchdog, u32 llcs, bool uneven_rings,
+		u32 injected)
 {
 	*(volatile u32 *)&nr_cpu_ids = cpu_ids;
 	*(volatile bool *)&kvm_steal_page = page;
 	*(volatile u64 *)&base_request_ns = request_ns;
 	*(volatile bool *)&slice_timers_enabled = timers;
 	*(volatile u64 *)&watchdog_ns = watchdog;
+	*(volatile u32 *)&fault = injected;
 	nr_llcs = llcs;
 	uneven_cores = uneven_rings;
 }

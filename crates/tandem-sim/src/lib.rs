@@ -23,20 +23,24 @@ pub mod workload;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SimError {
     /// It does not come to an end.
-    #[error("{events} events at {at_ns} ns of simulated time: the budget is used up")]
+    #[error("{events} events at {at_ns} ns of simulated time: the budget is used up{before}")]
     TooManyEvents {
         /// Simulated time.
         at_ns: u64,
         /// Budget.
         events: u64,
+        /// The last switches, a line each.
+        before: String,
     },
     /// A rule of the simulator is broken.
-    #[error("contradiction at {at_ns} ns: {what}")]
+    #[error("contradiction at {at_ns} ns: {what}{before}")]
     Contradiction {
         /// Simulated time.
         at_ns: u64,
         /// Which.
         what: String,
+        /// The last switches, a line each.
+        before: String,
     },
     /// The scenario cannot be.
     #[error("{0}")]

@@ -1,7 +1,10 @@
 //! What a run leaves behind.
 
 use crate::queue::Ns;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+
+/// So many switches are remembered for whoever asks how something came about.
+const RECENT: usize = 12;
 
 /// Rounds are counted in slots of this length, ns.
 const COUNTED_EVERY_NS: Ns = 100_000_000;
@@ -41,6 +44,8 @@ pub struct Record {
     pub wakeups: BTreeMap<usize, Vec<(Ns, Ns)>>,
     /// Who ran from when on, by kernel and CPU, if that is recorded.
     pub switches: Option<Vec<Switch>>,
+    /// The last of them.
+    pub recent: VecDeque<Switch>,
     /// Cores that worked for guests, counted every millisecond, if that is recorded.
     pub cores: Option<Vec<u32>>,
     steal: BTreeMap<(usize, usize), (Ns, Ns)>,
@@ -87,8 +92,13 @@ impl Record {
 
     /// Somebody begins to run.
     pub fn switched(&mut self, at: Ns, world: usize, cpu: usize, task: Option<usize>) {
+        let switch = Switch { at, world, cpu, task };
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(switch);
         if let Some(switches) = &mut self.switches {
-            switches.push(Switch { at, world, cpu, task });
+            switches.push(switch);
         }
     }
 

@@ -21,6 +21,10 @@ pub struct KernelSpec {
     pub sees_steal: bool,
     /// Halted vCPUs look preempted to its wake-up placement (guests).
     pub halted_looks_preempted: bool,
+    /// CFS: least turn; EEVDF: base slice, ns; none: by the number of CPUs.
+    pub granularity_ns: Option<Ns>,
+    /// CFS: lead that a waking task needs to preempt, ns; likewise.
+    pub wakeup_granularity_ns: Option<Ns>,
     /// The guest scheduler schedules its tasks.
     pub policy: bool,
 }
@@ -34,6 +38,8 @@ impl KernelSpec {
             preemption: Preemption::Full,
             sees_steal: true,
             halted_looks_preempted: false,
+            granularity_ns: None,
+            wakeup_granularity_ns: None,
             policy: false,
         }
     }
@@ -111,7 +117,11 @@ fn world(name: &str, spec: &KernelSpec, layout: Hardware, cpus: usize) -> World 
         name: name.into(),
         cpus: vec![Cpu { mean_idle_ns: 1_000_000, ..Cpu::default() }; cpus],
         layout,
-        fair: Fair::new(Rules::new(spec.flavour, cpus, spec.tick_ns), cpus),
+        fair: Fair::new(
+            Rules::new(spec.flavour, cpus, spec.tick_ns)
+                .with_granularity(spec.granularity_ns, spec.wakeup_granularity_ns),
+            cpus,
+        ),
         tick_ns: spec.tick_ns,
         preemption: spec.preemption,
         halted_looks_preempted: spec.halted_looks_preempted,

@@ -21,6 +21,8 @@ pub struct Case {
     pub absences: bool,
     /// Measured by wake-up latency; otherwise by loops per second.
     pub by_wakeups: bool,
+    /// In a group with a quota of half a machine?
+    pub limited: bool,
 }
 
 macro_rules! case {
@@ -30,6 +32,7 @@ macro_rules! case {
             text: include_str!(concat!("../validation/", $name, ".json")),
             absences: $absences,
             by_wakeups: $by_wakeups,
+            limited: false,
         }
     };
 }
@@ -46,6 +49,7 @@ pub const CASES: &[Case] = &[
     case!("periodic-high", true, true),
     case!("best-effort", true, true),
     case!("lock", false, false),
+    Case { name: "limited", limited: true, ..case!("hogs", false, false) },
 ];
 
 impl Case {
@@ -71,12 +75,13 @@ impl Case {
         let text = format!(
             "name = \"{name}\"\nduration_s = 9.0\n\n[hardware]\ncores = 2\n\n{COSTS}\n\
              [[vm]]\nname = \"a\"\nvcpus = 2\npins = [[0], [1]]\n\n{contention}\n\
-             [[workload]]\nname = \"w\"\nin = \"a\"\nwork_scale = {work_scale:.4}\ntext = '''{text}'''\n\n\
+             [[workload]]\nname = \"w\"\nin = \"a\"\n{limit}work_scale = {work_scale:.4}\ntext = '''{text}'''\n\n\
              [[arm]]\nname = \"eevdf\"\nguest = {{ scheduler = \"eevdf\" }}\n\n\
              [[arm]]\nname = \"tandem\"\nguest = {{ scheduler = \"tandem\" }}\n\n\
              [[metric]]\nname = \"m\"\nworkload = \"w\"\nwhat = \"{what}\"\n{percentile}",
             name = self.name,
             text = self.text,
+            limit = if self.limited { "max_us = [100000, 100000]\n" } else { "" },
         );
         Scenario::parse(&text, self.name)
     }
@@ -95,10 +100,9 @@ impl Case {
         let scenario = self.scenario(work_scale, absence_us)?;
         let results = runner::run(&scenario, seeds, threads, &|_, _| {})?;
         let median = |arm: usize| {
-            let mut figures: Vec<f64> =
+            let figures: Vec<f64> =
                 results.get(arm)?.iter().filter_map(|run| run.figures.first().copied().flatten()).collect();
-            figures.sort_by(f64::total_cmp);
-            figures.get(figures.len() / 2).copied()
+            tandem_result::median(&figures)
         };
         Ok(median(0).zip(median(1)).filter(|(base, _)| *base > 0.0).map(|(base, arm)| arm / base))
     }

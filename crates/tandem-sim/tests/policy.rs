@@ -6,7 +6,7 @@ use tandem_sim::machine::Machine;
 use tandem_sim::program::{Program, Step};
 use tandem_sim::random::Spread;
 use tandem_sim::scenario::Scenario;
-use tandem_sim::scx::Settings;
+use tandem_sim::scx::{Fault, Settings};
 use tandem_sim::setup::{host, GroupSpec, KernelSpec, TaskSpec};
 
 const S: u64 = 1_000_000_000;
@@ -23,6 +23,7 @@ fn settings(cpus: usize, layout: Hardware) -> Settings {
         steal_page: false,
         request_ns: 3_000_000,
         slice_timers: true,
+        fault: Fault::None,
     }
 }
 
@@ -65,13 +66,18 @@ fn three_equal_hogs_on_two_cpus() {
 
 #[test]
 fn a_group_has_what_its_quota_says() {
-    let mut m = machine(2);
-    let group =
-        m.add_group(0, 0, &GroupSpec { max: Some((30_000_000, 100_000_000)), ..GroupSpec::default() });
-    let tasks: Vec<usize> = (0..3).map(|_| m.add_task(0, &TaskSpec { group, ..hog(0) }, 1)).collect();
-    m.run(10 * S, MOST).unwrap();
-    let all: f64 = tasks.iter().map(|task| share(&m, *task)).sum();
-    assert!((all / 0.3 - 1.0).abs() < 0.03, "{all}");
+    for (quota_us, period_us) in
+        [(1_000, 10_000), (2_500, 10_000), (15_000, 10_000), (10_000, 100_000), (30_000, 100_000)]
+    {
+        let mut m = machine(2);
+        let max = Some((quota_us * 1000, period_us * 1000));
+        let group = m.add_group(0, 0, &GroupSpec { max, ..GroupSpec::default() });
+        let tasks: Vec<usize> = (0..4).map(|_| m.add_task(0, &TaskSpec { group, ..hog(0) }, 1)).collect();
+        m.run(10 * S, MOST).unwrap();
+        let all: f64 = tasks.iter().map(|task| share(&m, *task)).sum();
+        let ideal = quota_us as f64 / period_us as f64;
+        assert!((all / ideal - 1.0).abs() < 0.03, "{quota_us} of {period_us} us: {all}");
+    }
 }
 
 #[test]
@@ -162,4 +168,28 @@ fn a_thread_goes_to_the_strong_vcpu() {
         tandem > 850.0 && tandem > eevdf,
         "tandem {tandem}, EEVDF {eevdf} rounds per second of at most 1000"
     );
+}
+
+fn with_fault(fault: Fault) -> String {
+    let hardware = Hardware::default();
+    let mut m = host(hardware.clone(), Costs::default(), &KernelSpec::recent(), 1);
+    m.attach(0, &Settings { fault, ..settings(1, hardware) }).unwrap_or_else(|error| panic!("{error}"));
+    m.add_task(0, &hog(0), 1);
+    m.add_task(0, &TaskSpec { name: "tandem-fault".into(), ..hog(0) }, 1);
+    m.run(60 * S, MOST).map_or_else(|error| error.to_string(), |()| "nothing happened".into())
+}
+
+#[test]
+fn a_policy_that_loses_a_task_is_thrown_out() {
+    let said = with_fault(Fault::Stall);
+    assert!(said.contains("the policy lets tandem-fault wait since"), "{said}");
+    // What led to it: who ran where.
+    assert!(said.lines().skip(1).any(|line| line.contains(" ns: host CPU 0: hog")), "{said}");
+    assert_eq!(with_fault(Fault::None), "nothing happened");
+}
+
+#[test]
+fn a_policy_that_reports_an_error_is_thrown_out() {
+    let said = with_fault(Fault::Error);
+    assert!(said.contains("fault injected: tandem-fault"), "{said}");
 }

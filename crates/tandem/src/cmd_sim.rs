@@ -47,10 +47,14 @@ enum Action {
         #[command(flatten)]
         effort: Effort,
     },
-    /// Run an experiment of one of the papers
+    /// Run an experiment of one of the papers, or all
     Paper {
         /// Its name (see `list`)
-        id: String,
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        id: Option<String>,
+        /// All, one after the other
+        #[arg(long, conflicts_with = "json")]
+        all: bool,
         #[command(flatten)]
         effort: Effort,
     },
@@ -94,12 +98,16 @@ impl SimCmd {
         match self.action {
             Action::Run { file, effort } => show(&compare(&read(&file)?, &effort)?, &effort)?,
             Action::Results { page, effort } => write_up(&page, &effort)?,
-            Action::Paper { id, effort } => {
-                let Some(experiment) = paper::find(&id) else {
-                    bail!("no experiment {id:?}: see `tandem sim list`")
+            Action::Paper { id, effort, .. } => {
+                let chosen = match &id {
+                    Some(id) => vec![paper::find(id)
+                        .with_context(|| format!("no experiment {id:?}: see `tandem sim list`"))?],
+                    None => EXPERIMENTS.iter().collect(),
                 };
-                show(&compare(&experiment.read()?, &effort)?, &effort)?;
-                println!("  {}: {}", experiment.source, experiment.finding);
+                for experiment in chosen {
+                    show(&compare(&experiment.read()?, &effort)?, &effort)?;
+                    println!("  {}: {}", experiment.source, experiment.finding);
+                }
             }
             Action::List => list(),
             Action::Trace { file, perfetto, arm, seed } => trace(&file, &perfetto, arm.as_deref(), seed)?,

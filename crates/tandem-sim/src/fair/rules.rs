@@ -68,6 +68,19 @@ impl Rules {
         }
     }
 
+    /// The same with what somebody has written to `/sys/kernel/debug/sched`, ns.
+    #[must_use]
+    pub fn with_granularity(mut self, least_ns: Option<u64>, wakeup_ns: Option<u64>) -> Self {
+        if let Some(ns) = least_ns {
+            self.base_slice_ns = ns.max(100_000);
+            self.min_granularity_ns = ns.max(100_000);
+        }
+        if let Some(ns) = wakeup_ns {
+            self.wakeup_granularity_ns = ns;
+        }
+        self
+    }
+
     /// Most that a task is owed or owes when it leaves, virtual.
     pub(super) fn lag_limit(&self, entity: &Entity) -> i64 {
         let ns = (2 * entity.slice_ns).max(self.tick_ns);
@@ -93,7 +106,9 @@ impl Rules {
 
     /// CFS: turn of a task of `weight` among `entities` of `total` weight, ns.
     pub(super) fn cfs_slice(&self, weight: u64, total: u64, entities: usize) -> u64 {
-        let period = if entities > 8 { entities as u64 * self.min_granularity_ns } else { self.latency_ns };
+        let most = self.latency_ns.div_ceil(self.min_granularity_ns) as usize;
+        let period =
+            if entities > most { entities as u64 * self.min_granularity_ns } else { self.latency_ns };
         (period * weight / total.max(1)).max(self.min_granularity_ns)
     }
 

@@ -146,6 +146,27 @@ impl Machine {
     /// # Errors
     /// More events than `most_events`, or a contradiction.
     pub fn run(&mut self, end: Ns, most_events: u64) -> Result<(), SimError> {
+        self.run_until(end, most_events).map_err(|error| match error {
+            SimError::TooManyEvents { at_ns, events, .. } => {
+                SimError::TooManyEvents { at_ns, events, before: self.recently() }
+            }
+            SimError::Contradiction { at_ns, what, .. } => {
+                SimError::Contradiction { at_ns, what, before: self.recently() }
+            }
+            other => other,
+        })
+    }
+
+    /// The last switches, for people.
+    fn recently(&self) -> String {
+        let line = |s: &crate::record::Switch| {
+            let who = s.task.map_or("nobody", |task| self.tasks[task].name.as_str());
+            format!("\n  {} ns: {} CPU {}: {who}", s.at, self.worlds[s.world].name, s.cpu)
+        };
+        self.record.recent.iter().map(line).collect()
+    }
+
+    fn run_until(&mut self, end: Ns, most_events: u64) -> Result<(), SimError> {
         self.finish_event()?;
         while let Some((at, event)) = self.queue.take() {
             if at > end {
@@ -153,7 +174,11 @@ impl Machine {
                 break;
             }
             if self.queue.taken() > most_events {
-                return Err(SimError::TooManyEvents { at_ns: self.now, events: most_events });
+                return Err(SimError::TooManyEvents {
+                    at_ns: self.now,
+                    events: most_events,
+                    before: String::new(),
+                });
             }
             self.now = at;
             self.handle(event)?;
@@ -188,6 +213,7 @@ impl Machine {
                 return Err(SimError::Contradiction {
                     at_ns: self.now,
                     what: format!("pCPU {pcpu} has {sum} ns in its accounts"),
+                    before: String::new(),
                 });
             }
         }
@@ -246,6 +272,7 @@ impl Machine {
                 return Err(SimError::Contradiction {
                     at_ns: self.now,
                     what: "CPUs disturb each other without end".into(),
+                    before: String::new(),
                 });
             }
             self.settle(pcpu);
@@ -450,7 +477,7 @@ impl Machine {
             let work = &mut self.cpu(world, cpu).work;
             match work.back_mut() {
                 Some(last) if last.account == account && last.done == Done::Nothing => last.left_ns += ns,
-                _ => work.push_back(Work { account, left_ns: ns, done: Done::Nothing }),
+                _ => work.push_back(Work::of(account, ns)),
             }
         }
     }
@@ -489,6 +516,7 @@ impl Machine {
         Err(SimError::Contradiction {
             at_ns: self.now,
             what: format!("pCPU {pcpu} does nothing without end: {:?}", self.worlds[0].cpus[pcpu]),
+            before: String::new(),
         })
     }
 

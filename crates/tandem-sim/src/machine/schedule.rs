@@ -17,15 +17,11 @@ impl Machine {
         let idle = self.worlds[0].cpus[cpu].curr.is_none() && self.worlds[0].cpus[cpu].work.is_empty();
         if idle {
             let ns = self.costs.idle_exit_ns;
-            self.cpu(0, cpu).work.push_back(Work {
-                account: Account::IdleExit,
-                left_ns: ns,
-                done: Done::Nothing,
-            });
+            self.cpu(0, cpu).work.push_back(Work::of(Account::IdleExit, ns));
         } else if self.runs_guest(cpu) {
             // Out of the guest, and back into it.
             let ns = self.costs.exit_ns;
-            self.push_irq(0, cpu, Work { account: Account::Exit, left_ns: ns, done: Done::Nothing });
+            self.push_irq(0, cpu, Work::of(Account::Exit, ns));
         }
         let ns = self.irq_ns(irq);
         self.push_irq(0, cpu, Work { account: Account::HostIrq, left_ns: ns, done: Done::Irq(irq) });
@@ -162,11 +158,7 @@ impl Machine {
             if let Some(pcpu) = self.pcpu_of(world, from) {
                 self.touch(pcpu);
                 let ns = self.costs.exit_ns;
-                self.cpu(0, pcpu).work.push_back(Work {
-                    account: Account::Exit,
-                    left_ns: ns,
-                    done: Done::Nothing,
-                });
+                self.cpu(0, pcpu).work.push_back(Work::of(Account::Exit, ns));
             }
         }
         self.queue.add(self.now + delay, Event::Interrupt { world, cpu, irq });
@@ -209,7 +201,8 @@ impl Machine {
             }
             return;
         }
-        self.queue_task_from(task, target, Arrival::Wakeup, waker);
+        let how = if self.tasks[task].switches == 0 { Arrival::New } else { Arrival::Wakeup };
+        self.queue_task_from(task, target, how, waker);
     }
 
     /// Puts a runnable task into a CPU's queue, and looks whether it should run there at once.
@@ -310,7 +303,7 @@ impl Machine {
         self.cpu(world, cpu).curr = next;
         let (switch, ns) =
             (if world == 0 { Account::HostSwitch } else { Account::GuestSwitch }, self.costs.switch_ns);
-        self.cpu(world, cpu).work.push_back(Work { account: switch, left_ns: ns, done: Done::Nothing });
+        self.cpu(world, cpu).work.push_back(Work::of(switch, ns));
         match next {
             Some(next) => {
                 if prev.is_none() {

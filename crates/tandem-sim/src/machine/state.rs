@@ -68,6 +68,13 @@ pub struct Work {
     pub done: Done,
 }
 
+impl Work {
+    /// Work of which nothing comes but that it takes time.
+    pub fn of(account: Account, ns: Ns) -> Self {
+        Self { account, left_ns: ns, done: Done::Nothing }
+    }
+}
+
 /// Shall somebody else run?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Resched {

@@ -54,7 +54,7 @@ impl Machine {
             self.cpu(world, cpu).uncharged_ns += waited;
         }
         let ns = self.costs.exit_ns / 2;
-        self.cpu(0, pcpu).work.push_back(Work { account: Account::Exit, left_ns: ns, done: Done::Nothing });
+        self.cpu(0, pcpu).work.push_back(Work::of(Account::Exit, ns));
     }
 
     /// The guest's policy sees the page.
@@ -91,11 +91,7 @@ impl Machine {
                 self.touch(pcpu);
                 if self.runs_guest(pcpu) {
                     let ns = self.costs.exit_ns;
-                    self.cpu(0, pcpu).work.push_back(Work {
-                        account: Account::Exit,
-                        left_ns: ns,
-                        done: Done::Nothing,
-                    });
+                    self.cpu(0, pcpu).work.push_back(Work::of(Account::Exit, ns));
                 } else {
                     // On its way to sleep: not any more.
                     self.stop_polling(pcpu);

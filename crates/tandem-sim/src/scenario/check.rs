@@ -57,6 +57,15 @@ impl Scenario {
                 )));
             }
         }
+        if let Some(arm) = self.arms.iter().find(|arm| {
+            arm.each_vcpu_max_us
+                .is_some_and(|(quota, period)| quota < 100 || !(1000..=1_000_000).contains(&period))
+        }) {
+            return Err(bad(format!(
+                "arm {:?}: each_vcpu_max_us: quota from 100, period from 1000 to 1000000",
+                arm.name
+            )));
+        }
         for competitor in &self.competitors {
             let max = competitor.max_us.unwrap_or((1000, 1000));
             if competitor.cpus.iter().any(|cpu| *cpu >= cpus)
@@ -120,6 +129,15 @@ impl Scenario {
         }
         for placed in &self.workloads {
             placed.read()?;
+            if placed
+                .max_us
+                .is_some_and(|(quota, period)| quota < 100 || !(1000..=1_000_000).contains(&period))
+            {
+                return Err(bad(format!(
+                    "workload {}: max_us: quota from 100, period from 1000 to 1000000",
+                    placed.name
+                )));
+            }
             if placed.place != "host" && self.vms.iter().all(|vm| vm.name != placed.place) {
                 return Err(bad(format!("workload {}: no vm {:?}", placed.name, placed.place)));
             }

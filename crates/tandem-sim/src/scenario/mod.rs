@@ -93,6 +93,9 @@ pub struct Arm {
     /// Competitors.
     #[serde(default)]
     pub contention: Option<Vec<Contention>>,
+    /// `cpu.max` of each vCPU of each guest: quota and period, microseconds.
+    #[serde(default)]
+    pub each_vcpu_max_us: Option<(u64, u64)>,
     /// Guests' CPUs that all tasks without a choice of their own are confined to.
     #[serde(default)]
     pub cpus: Option<Vec<usize>>,
@@ -175,6 +178,10 @@ pub struct Kernel {
     pub sees_steal: bool,
     /// Halted vCPUs look preempted to wake-up placement (guests).
     pub halted_looks_preempted: bool,
+    /// CFS: `min_granularity_ns`; EEVDF: `base_slice_ns`, microseconds; none: the kernel's own.
+    pub granularity_us: Option<f64>,
+    /// CFS: `wakeup_granularity_ns`, microseconds; none: the kernel's own.
+    pub wakeup_granularity_us: Option<f64>,
     /// `tandem`: its probers keep estimates of idle vCPUs fresh.
     pub probes: bool,
 }
@@ -188,6 +195,8 @@ impl Default for Kernel {
             preemption: "full".into(),
             sees_steal: true,
             halted_looks_preempted: false,
+            granularity_us: None,
+            wakeup_granularity_us: None,
             probes: true,
         }
     }
@@ -291,6 +300,9 @@ pub struct Placed {
     /// Threads of the model.
     #[serde(default = "one")]
     pub threads: u32,
+    /// `cpu.max` of its group: quota and period, microseconds; none: it has no group.
+    #[serde(default)]
+    pub max_us: Option<(u64, u64)>,
     /// How much longer all work takes than the workload says.
     #[serde(default = "one_cpu")]
     pub work_scale: f64,
@@ -361,8 +373,16 @@ impl Kernel {
         if !(0.5..=20.0).contains(&self.tick_ms) {
             return Err(bad(format!("tick_ms {}: expected 0.5 to 20", self.tick_ms)));
         }
+        let granularity_ns = |us: Option<f64>| match us {
+            Some(us) if !(0.0..=100_000.0).contains(&us) => {
+                Err(bad(format!("a granularity of {us} us: expected 0 to 100000")))
+            }
+            us => Ok(us.map(|us| (us * 1e3) as Ns)),
+        };
         Ok(KernelSpec {
             flavour,
+            granularity_ns: granularity_ns(self.granularity_us)?,
+            wakeup_granularity_ns: granularity_ns(self.wakeup_granularity_us)?,
             tick_ns: (self.tick_ms * 1e6) as Ns,
             preemption,
             sees_steal: self.sees_steal,
@@ -428,6 +448,11 @@ impl Scenario {
         }
         if let Some(contention) = &arm.contention {
             scenario.contention.clone_from(contention);
+        }
+        if let Some(max) = arm.each_vcpu_max_us {
+            for vm in &mut scenario.vms {
+                vm.vcpu_max_us = vec![max; vm.vcpus];
+            }
         }
         scenario.confined_to.clone_from(&arm.cpus);
         if let Some(name) = &arm.workload {

@@ -60,6 +60,7 @@ impl Scenario {
             steal_page: true,
             request_ns: 3_000_000,
             slice_timers: true,
+            fault: crate::scx::Fault::None,
         }
     }
 
@@ -138,9 +139,13 @@ impl Scenario {
         for placed in &self.workloads {
             let world = 1 + self.vms.iter().position(|vm| vm.name == placed.place).unwrap_or(usize::MAX - 1);
             let world = if placed.place == "host" { 0 } else { world };
+            let group = match placed.max_us {
+                Some(max) => machine.add_group(world, 0, &limited(seed, 2000 + workloads.len(), max)),
+                None => 0,
+            };
             workloads.push(install(
                 &mut machine,
-                world,
+                (world, group),
                 &placed.name,
                 &placed.read()?,
                 self.confined_to.as_deref(),
@@ -231,9 +236,10 @@ fn contend(machine: &mut Machine, contention: &Contention, cpu: usize, seed: u64
 }
 
 /// Adds a workload's resources and tasks to a kernel.
+/// Puts a workload into a group of a kernel.
 fn install(
     machine: &mut Machine,
-    world: usize,
+    (world, parent): (usize, usize),
     name: &str,
     workload: &Workload,
     confined_to: Option<&[usize]>,
@@ -305,11 +311,11 @@ fn install(
             return Err(bad(format!("workload {name}: task {:?}: cpus below {cpus}", kind.name)));
         }
         let group = match &kind.group {
-            None => 0,
+            None => parent,
             Some(group) => match groups.iter().find(|(other, _)| other == group) {
                 Some((_, number)) => *number,
                 None => {
-                    let number = machine.add_group(world, 0, &GroupSpec::default());
+                    let number = machine.add_group(world, parent, &GroupSpec::default());
                     groups.push((group.clone(), number));
                     number
                 }

@@ -25,6 +25,9 @@ const WHOLE_CORE: u64 = 1;
 /// Stands for the per-CPU variable: only its address matters.
 static STEAL_TIME: u8 = 0;
 
+/// CPUs that schedule: all, up to 1024.
+static ACTIVE: [u64; 16] = [u64::MAX; 16];
+
 /// The instance whose callback runs.
 fn state() -> &'static mut State {
     // SAFETY: policies call only while `Policy::with` runs on this thread; it has set the pointer, and holds no
@@ -536,6 +539,7 @@ macro_rules! supply {
         /// Address of what a policy asks for by name.
         pub(super) fn supplied(name: &str) -> Option<usize> {
             match name {
+                "__cpu_active_mask" => Some(ptr::from_ref(&ACTIVE) as usize),
                 "steal_time" => Some(ptr::from_ref(&STEAL_TIME) as usize),
                 $(stringify!($name) => Some($name as *const () as usize),)*
                 _ => None,

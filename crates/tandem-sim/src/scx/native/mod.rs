@@ -44,6 +44,20 @@ pub struct Settings {
     pub request_ns: Ns,
     /// Turns end when they are due, not at ticks.
     pub slice_timers: bool,
+    /// A fault to be injected, as `tandem guest --fault` does.
+    pub fault: Fault,
+}
+
+/// What the policy does wrong on purpose, to tasks named `tandem-fault`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    #[default]
+    None = 0,
+    /// It loses them.
+    Stall = 1,
+    /// It reports an error when one is queued.
+    Error = 2,
 }
 
 /// A task as its policy gets to know it.
@@ -246,7 +260,10 @@ impl Policy {
         // SAFETY: the types are those in native/guest.c.
         let (set_up, set_up_cpu) = unsafe {
             (
-                function::<extern "C" fn(u32, bool, u64, bool, u64, u32, bool)>(&self.image, "sim_set_up")?,
+                function::<extern "C" fn(u32, bool, u64, bool, u64, u32, bool, u32)>(
+                    &self.image,
+                    "sim_set_up",
+                )?,
                 function::<extern "C" fn(u32, u32, i32, i32)>(&self.image, "sim_set_up_cpu")?,
             )
         };
@@ -270,8 +287,10 @@ impl Policy {
         }
         let caches = caches.len();
         let (page, request_ns, timers) = (settings.steal_page, settings.request_ns, settings.slice_timers);
-        let timeout_ns = self.timeout_ns;
-        self.with(0, |_| set_up(cpus as u32, page, request_ns, timers, timeout_ns, caches as u32, uneven));
+        let (timeout_ns, fault) = (self.timeout_ns, settings.fault as u32);
+        self.with(0, |_| {
+            set_up(cpus as u32, page, request_ns, timers, timeout_ns, caches as u32, uneven, fault);
+        });
         let init = self.ops[Op::Init as usize];
         if init != 0 {
             // SAFETY: that is the type of the operation.
@@ -652,6 +671,7 @@ mod tests {
             steal_page: true,
             request_ns: 3_000_000,
             slice_timers: true,
+            fault: Fault::None,
         }
     }
 
