@@ -103,12 +103,6 @@ static __always_inline u64 k_active_cpus(u32 word)
 	return bits;
 }
 
-/* Was it interrupted while it reads what RCU protects? The whole machine waits for it before long. */
-static __always_inline bool k_reads_rcu(const struct task_struct *p)
-{
-	return bpf_core_field_exists(p->rcu_read_lock_nesting) && p->rcu_read_lock_nesting > 0;
-}
-
 /* Does the task that is being switched out want to go on? */
 static __always_inline bool k_wants_to_run(const struct task_struct *p)
 {
