@@ -106,7 +106,7 @@ static __always_inline struct cpu_domain *domain_of(s32 cpu)
 	return bpf_map_lookup_elem(&domains, &key);
 }
 
-/* CPUs that are offline: they may keep tasks in their queues. Written by hotplug only. */
+/* CPUs that are offline or about to go: their queues are everybody's. Changes when a CPU comes or leaves. */
 u32 nr_offline;
 
 /*

@@ -97,7 +97,7 @@ static __always_inline bool take_from_leaver(u32 cpu, u64 queue)
 	return false;
 }
 
-/* Take one task from the queue of an offline vCPU. */
+/* Take one task from the queue of a vCPU that is offline, or about to go. */
 static __noinline bool take_orphan(s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);

@@ -23,23 +23,27 @@ pub mod workload;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SimError {
     /// It does not come to an end.
-    #[error("{events} events at {at_ns} ns of simulated time: the budget is used up{before}")]
+    #[error("{events} events at {at_ns} ns of simulated time: the budget is used up")]
     TooManyEvents {
         /// Simulated time.
         at_ns: u64,
         /// Budget.
         events: u64,
-        /// The last switches, a line each.
-        before: String,
     },
     /// A rule of the simulator is broken.
-    #[error("contradiction at {at_ns} ns: {what}{before}")]
+    #[error("contradiction at {at_ns} ns: {what}")]
     Contradiction {
         /// Simulated time.
         at_ns: u64,
         /// Which.
         what: String,
-        /// The last switches, a line each.
+    },
+    /// One of these ended a run.
+    #[error("{cause}{before}")]
+    Run {
+        /// Which.
+        cause: Box<SimError>,
+        /// The last switches before it, a line each.
         before: String,
     },
     /// The scenario cannot be.

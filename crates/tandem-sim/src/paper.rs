@@ -56,17 +56,15 @@ pub const EXPERIMENTS: &[Experiment] = &[
     experiment!("fig12b-nginx", "vSched, Fig. 12b", "matrices up to 14 % more, nginx 5 % more"),
     experiment!("fig12b-fio", "vSched, Fig. 12b", "matrices up to 18 % more, fio unchanged"),
     experiment!("fig13", "vSched, Fig. 13", "throughput 26 % higher on average, up to 99 % fewer IPIs"),
-    experiment!("fig14", "vSched, Fig. 14", "p95 42 % lower on average with bvs"),
-    experiment!("fig14-filler", "vSched, Fig. 14", "p95 42 % lower on average with bvs, these included"),
     experiment!(
-        "table3",
-        "vSched, Table 3",
-        "p95 33.4 ms without bvs, 10.3 ms with it; of that 32.7 and 9.9 ms of waiting"
+        "fig14",
+        "vSched, Fig. 14 and Table 3",
+        "p95 42 % lower on average with bvs; masstree's 33.4 and 10.3 ms, of which 32.7 and 9.9 of waiting"
     ),
     experiment!(
-        "table3-filler",
-        "vSched, Table 3",
-        "p95 21.3 ms without bvs, 12.0 ms with it; of that 20.7 and 11.5 ms of waiting"
+        "fig14-filler",
+        "vSched, Fig. 14 and Table 3",
+        "the same average; masstree's 21.3 and 12.0 ms, of which 20.7 and 11.5 of waiting"
     ),
     experiment!("fig15", "vSched, Fig. 15 and Table 4", "up to 82 % more with ivh"),
     experiment!(
@@ -75,9 +73,12 @@ pub const EXPERIMENTS: &[Experiment] = &[
         "CFS drops to half under contention; vSched keeps more and recovers quickly"
     ),
     experiment!("fig17", "vSched, Fig. 17", "nginx 15 % more beside facesim and ferret, which lose 1.2 %"),
-    experiment!("fig20", "vSched, Fig. 20", "5.5 % more cycles for throughput, 50.5 % for latency"),
     experiment!("fig21", "vSched, Fig. 21", "0.7 % lost on average"),
-    experiment!("rcvm", "vSched, Fig. 18", "against CFS: latency 1.6 times lower, throughput 69 % higher"),
+    experiment!(
+        "rcvm",
+        "vSched, Figs. 18 and 20",
+        "against CFS: latency 1.6 times lower, throughput 69 % higher; 5.5 and 50.5 % more cycles"
+    ),
     experiment!("hpvm", "vSched, Fig. 19", "against CFS: latency 2.3 times lower, throughput 18 % higher"),
 ];
 

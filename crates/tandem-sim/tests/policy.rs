@@ -12,26 +12,11 @@ use tandem_sim::setup::{host, GroupSpec, KernelSpec, TaskSpec};
 const S: u64 = 1_000_000_000;
 const MOST: u64 = 50_000_000;
 
-fn settings(cpus: usize, layout: Hardware) -> Settings {
-    let each: Vec<usize> = (0..cpus).collect();
-    Settings {
-        cpus,
-        layout,
-        caches: vec![0; cpus],
-        cores: each.clone(),
-        threads: each,
-        steal_page: false,
-        request_ns: 3_000_000,
-        slice_timers: true,
-        fault: Fault::None,
-    }
-}
-
 /// A machine without guests whose own tasks the policy schedules.
 fn machine(cpus: usize) -> Machine {
     let hardware = Hardware { cores: cpus, ..Hardware::default() };
     let mut machine = host(hardware.clone(), Costs::default(), &KernelSpec::recent(), 1);
-    machine.attach(0, &settings(cpus, hardware)).unwrap_or_else(|error| panic!("{error}"));
+    machine.attach(0, &Settings::of(hardware)).unwrap_or_else(|error| panic!("{error}"));
     machine
 }
 
@@ -171,9 +156,9 @@ fn a_thread_goes_to_the_strong_vcpu() {
 }
 
 fn with_fault(fault: Fault) -> String {
-    let hardware = Hardware::default();
+    let hardware = Hardware { cores: 1, ..Hardware::default() };
     let mut m = host(hardware.clone(), Costs::default(), &KernelSpec::recent(), 1);
-    m.attach(0, &Settings { fault, ..settings(1, hardware) }).unwrap_or_else(|error| panic!("{error}"));
+    m.attach(0, &Settings { fault, ..Settings::of(hardware) }).unwrap_or_else(|error| panic!("{error}"));
     m.add_task(0, &hog(0), 1);
     m.add_task(0, &TaskSpec { name: "tandem-fault".into(), ..hog(0) }, 1);
     m.run(60 * S, MOST).map_or_else(|error| error.to_string(), |()| "nothing happened".into())

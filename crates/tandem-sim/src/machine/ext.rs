@@ -98,7 +98,7 @@ impl Machine {
 
     pub(super) fn fail(&mut self, what: String) {
         let at_ns = self.now;
-        self.failure.get_or_insert(SimError::Contradiction { at_ns, what, before: String::new() });
+        self.failure.get_or_insert(SimError::Contradiction { at_ns, what });
     }
 
     /// Calls a policy. What it asks for is done when it has returned; its time is the CPU's.

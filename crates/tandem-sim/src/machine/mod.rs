@@ -146,15 +146,8 @@ impl Machine {
     /// # Errors
     /// More events than `most_events`, or a contradiction.
     pub fn run(&mut self, end: Ns, most_events: u64) -> Result<(), SimError> {
-        self.run_until(end, most_events).map_err(|error| match error {
-            SimError::TooManyEvents { at_ns, events, .. } => {
-                SimError::TooManyEvents { at_ns, events, before: self.recently() }
-            }
-            SimError::Contradiction { at_ns, what, .. } => {
-                SimError::Contradiction { at_ns, what, before: self.recently() }
-            }
-            other => other,
-        })
+        self.run_until(end, most_events)
+            .map_err(|cause| SimError::Run { cause: Box::new(cause), before: self.recently() })
     }
 
     /// The last switches, for people.
@@ -174,11 +167,7 @@ impl Machine {
                 break;
             }
             if self.queue.taken() > most_events {
-                return Err(SimError::TooManyEvents {
-                    at_ns: self.now,
-                    events: most_events,
-                    before: String::new(),
-                });
+                return Err(SimError::TooManyEvents { at_ns: self.now, events: most_events });
             }
             self.now = at;
             self.handle(event)?;
@@ -213,7 +202,6 @@ impl Machine {
                 return Err(SimError::Contradiction {
                     at_ns: self.now,
                     what: format!("pCPU {pcpu} has {sum} ns in its accounts"),
-                    before: String::new(),
                 });
             }
         }
@@ -272,7 +260,6 @@ impl Machine {
                 return Err(SimError::Contradiction {
                     at_ns: self.now,
                     what: "CPUs disturb each other without end".into(),
-                    before: String::new(),
                 });
             }
             self.settle(pcpu);
@@ -516,7 +503,6 @@ impl Machine {
         Err(SimError::Contradiction {
             at_ns: self.now,
             what: format!("pCPU {pcpu} does nothing without end: {:?}", self.worlds[0].cpus[pcpu]),
-            before: String::new(),
         })
     }
 

@@ -4,6 +4,11 @@ use super::{bad, Scenario};
 use crate::catalog;
 use crate::SimError;
 
+/// Is a quota with its period (microseconds), if there is one, out of the kernel's range?
+fn is_bad(max_us: Option<(u64, u64)>, least_quota_us: u64) -> bool {
+    max_us.is_some_and(|(quota, period)| quota < least_quota_us || !(1000..=1_000_000).contains(&period))
+}
+
 impl Scenario {
     pub(super) fn check(&self) -> Result<(), SimError> {
         self.hardware.check().map_err(bad)?;
@@ -49,18 +54,14 @@ impl Scenario {
                     vm.name
                 )));
             }
-            if vm.max_us.is_some_and(|(quota, period)| quota < 1000 || !(1000..=1_000_000).contains(&period))
-            {
+            if is_bad(vm.max_us, 1000) {
                 return Err(bad(format!(
                     "vm {}: max_us: quota from 1000, period from 1000 to 1000000",
                     vm.name
                 )));
             }
         }
-        if let Some(arm) = self.arms.iter().find(|arm| {
-            arm.each_vcpu_max_us
-                .is_some_and(|(quota, period)| quota < 100 || !(1000..=1_000_000).contains(&period))
-        }) {
+        if let Some(arm) = self.arms.iter().find(|arm| is_bad(arm.each_vcpu_max_us, 100)) {
             return Err(bad(format!(
                 "arm {:?}: each_vcpu_max_us: quota from 100, period from 1000 to 1000000",
                 arm.name
@@ -129,10 +130,7 @@ impl Scenario {
         }
         for placed in &self.workloads {
             placed.read()?;
-            if placed
-                .max_us
-                .is_some_and(|(quota, period)| quota < 100 || !(1000..=1_000_000).contains(&period))
-            {
+            if is_bad(placed.max_us, 100) {
                 return Err(bad(format!(
                     "workload {}: max_us: quota from 100, period from 1000 to 1000000",
                     placed.name

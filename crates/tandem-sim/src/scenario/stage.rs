@@ -51,17 +51,7 @@ impl Scenario {
             // Cores that its kernel knows of are the business of that kernel's idle selection.
             None => (believed(Hardware::cache_of), (0..pins.len()).collect(), (0..pins.len()).collect()),
         };
-        Settings {
-            cpus: pins.len(),
-            layout,
-            caches,
-            cores,
-            threads,
-            steal_page: true,
-            request_ns: 3_000_000,
-            slice_timers: true,
-            fault: crate::scx::Fault::None,
-        }
+        Settings { caches, cores, threads, steal_page: true, ..Settings::of(layout) }
     }
 
     fn stage_phases(&self, machine: &mut Machine, vcpus: &[usize], competitors: &[Vec<usize>]) {

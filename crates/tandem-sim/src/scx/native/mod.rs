@@ -48,6 +48,24 @@ pub struct Settings {
     pub fault: Fault,
 }
 
+impl Settings {
+    /// Of CPUs that are what their kernel believes: each a core of its own, one cache, nobody above who steals.
+    pub fn of(layout: Hardware) -> Self {
+        let each: Vec<usize> = (0..layout.cpus()).collect();
+        Self {
+            cpus: each.len(),
+            layout,
+            caches: vec![0; each.len()],
+            cores: each.clone(),
+            threads: each,
+            steal_page: false,
+            request_ns: 3_000_000,
+            slice_timers: true,
+            fault: Fault::None,
+        }
+    }
+}
+
 /// What the policy does wrong on purpose, to tasks named `tandem-fault`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Fault {
@@ -661,18 +679,7 @@ mod tests {
 
     fn settings(cpus: usize) -> Settings {
         let layout = Hardware { cores: cpus, ..Hardware::default() };
-        let each: Vec<usize> = (0..cpus).collect();
-        Settings {
-            cpus,
-            layout,
-            caches: vec![0; cpus],
-            cores: each.clone(),
-            threads: each,
-            steal_page: true,
-            request_ns: 3_000_000,
-            slice_timers: true,
-            fault: Fault::None,
-        }
+        Settings { steal_page: true, ..Settings::of(layout) }
     }
 
     #[test]
