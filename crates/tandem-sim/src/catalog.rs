@@ -253,16 +253,19 @@ impl Model {
         matches!(self.shape, Shape::Server { .. })
     }
 
-    /// A workload with so many threads. `capacity`: of all its vCPUs, in CPUs; the load of servers depends on it.
-    pub fn workload(&self, threads: u32, capacity: f64) -> String {
+    /// A workload with so many threads. `capacity`: of all its vCPUs, in CPUs; the load of servers depends on it,
+    /// unless it is given as `rate_hz`, requests per second.
+    pub fn workload(&self, threads: u32, capacity: f64, rate_hz: Option<f64>) -> String {
         let ws = format!(r#""x_ws_kb": {}"#, self.working_set_kib);
         match self.shape {
             Shape::Server { service_us, cv, load } => {
-                let rate = load * capacity * 1e6 / service_us;
+                let rate = rate_hz.unwrap_or(load * capacity * 1e6 / service_us);
                 format!(
-                    r#"{{"resources": {{"x_arrivals": {{"requests": {{"rate_hz": {rate:.3}, "service": {}}}}}}},
+                    r#"{{"resources": {{"x_arrivals": {{"requests": {{"rate_hz": {rate:.3}, "service": {}{}}}}}}},
  "tasks": {{"worker": {{"instance": {threads}, "loop": -1, {ws}, "x_serve": "requests"}}}}}}"#,
-                    lognormal(service_us, cv)
+                    lognormal(service_us, cv),
+                    // As Tailbench's networked configuration does it.
+                    if self.suite == "tailbench" { r#", "intake": "locked""# } else { "" }
                 )
             }
             Shape::Independent { piece_us } => format!(
@@ -369,7 +372,7 @@ mod tests {
     fn all_of_them_can_be_read() {
         assert_eq!(MODELS.len(), 34);
         for model in MODELS {
-            let text = model.workload(12, 5.0);
+            let text = model.workload(12, 5.0, None);
             let workload =
                 Workload::parse(&text).unwrap_or_else(|error| panic!("{}: {error}\n{text}", model.name));
             assert_eq!(model.is_server(), !workload.streams.is_empty(), "{}", model.name);

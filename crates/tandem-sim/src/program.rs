@@ -178,6 +178,14 @@ pub struct Requests {
     pub irq_cpus: Vec<usize>,
     /// How many have arrived.
     pub arrived: u64,
+    /// How servers get at them.
+    pub intake: crate::workload::Intake,
+    /// When the next one comes, if servers wait for that themselves.
+    pub next_at: u64,
+    /// Who has the lock, if there is one, and who waits for it, in order.
+    pub receiver: Option<usize>,
+    /// See above.
+    pub locked_out: std::collections::VecDeque<usize>,
     /// Kernel that it belongs to.
     pub world: usize,
 }

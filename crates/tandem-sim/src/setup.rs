@@ -193,6 +193,7 @@ impl Machine {
             segment: Segment::None,
             granted: false,
             request_at: None,
+            to_begin: None,
             started: spec.start_ns,
             random: Stream::new(seed, "task", (world as u64) << 32 | self.tasks.len() as u64),
             cold_ns: 0,

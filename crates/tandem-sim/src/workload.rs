@@ -89,6 +89,23 @@ pub struct StreamSpec {
     /// CPUs that its interrupts go to, in turns; none: all.
     #[serde(default)]
     pub irq_cpus: Option<Vec<usize>>,
+    /// How servers get at them.
+    #[serde(default)]
+    pub intake: Intake,
+}
+
+/// How servers get at requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Intake {
+    /// All wait side by side, and one of them is woken (epoll).
+    #[default]
+    Any,
+    /// One waits, with a lock that the others wait for until it has its request (TailBench's networked configuration).
+    Locked,
+    /// Nothing comes from outside: whoever has served one takes the next, sleeps until its time and serves it
+    /// (TailBench's integrated configuration).
+    Own,
 }
 
 /// When requests arrive.

@@ -5,6 +5,7 @@ use super::Machine;
 use crate::hardware::Distance;
 use crate::program::{Step, Waiting};
 use crate::queue::{Event, Irq, Ns};
+use crate::workload::Intake;
 
 impl Machine {
     fn course(&mut self, task: usize) -> Option<&mut Course> {
@@ -296,27 +297,77 @@ impl Machine {
             self.record.served(now, stream, now - at);
         }
         let r = &mut self.requests[stream];
+        if r.intake == Intake::Own {
+            let at = r.next_at;
+            r.next_at = at + r.interval.draw_ns(&mut r.arrivals).max(1);
+            self.take_request(task, stream, at);
+            match at.saturating_sub(now) {
+                0 => self.begin_service(task),
+                wait => self.sleep_for(task, wait),
+            }
+            return;
+        }
+        if r.intake == Intake::Locked {
+            if r.receiver.is_some_and(|other| other != task) {
+                r.locked_out.push_back(task);
+                // Back to this step: whoever is woken may find that another was faster.
+                if let Some(course) = self.course(task) {
+                    course.next -= 1;
+                    course.granted = false;
+                }
+                self.block(task);
+                return;
+            }
+            r.receiver = Some(task);
+        }
         match r.waiting.pop_front() {
-            Some(at) => self.begin_service(task, stream, at),
+            Some(at) => {
+                self.take_request(task, stream, at);
+                self.begin_service(task);
+                self.let_next_in(task, stream);
+            }
             None => {
                 r.idle.push(task);
-                // Back to this step when there is one.
+                let locked = r.intake == Intake::Locked;
                 if let Some(course) = self.course(task) {
                     course.granted = false;
+                    // It looks for itself when there is one.
+                    course.next -= usize::from(locked);
                 }
                 self.block(task);
             }
         }
     }
 
-    fn begin_service(&mut self, task: usize, stream: usize, at: Ns) {
+    fn take_request(&mut self, task: usize, stream: usize, at: Ns) {
         let r = &mut self.requests[stream];
         let ns = r.service.draw_ns(&mut r.services).max(1);
-        let now = self.now;
-        self.record.queued(now, stream, now - at);
         if let Some(course) = self.course(task) {
             course.request_at = Some(at);
+            course.to_begin = Some(stream);
             course.segment = Segment::Run(ns);
+        }
+    }
+
+    /// A server runs: if it has a request, it begins with it now.
+    pub(super) fn begin_service(&mut self, task: usize) {
+        let now = self.now;
+        let Some(course) = self.course(task) else { return };
+        if let (Some(stream), Some(at)) = (course.to_begin.take(), course.request_at) {
+            self.record.queued(now, stream, now.saturating_sub(at));
+        }
+    }
+
+    /// Whoever has its request gives the lock back.
+    fn let_next_in(&mut self, task: usize, stream: usize) {
+        let r = &mut self.requests[stream];
+        if r.receiver != Some(task) {
+            return;
+        }
+        r.receiver = None;
+        if let Some(next) = r.locked_out.pop_front() {
+            let cpu = self.tasks[task].cpu;
+            self.wake(next, Some(cpu), false);
         }
     }
 
@@ -341,8 +392,10 @@ impl Machine {
         }
         // The one that slept last: its cache is warmest (as with exclusive wake-ups of epoll).
         let Some(task) = r.idle.pop() else { return };
-        let Some(at) = r.waiting.pop_front() else { return };
-        self.begin_service(task, stream, at);
+        if r.intake != Intake::Locked {
+            let Some(at) = r.waiting.pop_front() else { return };
+            self.take_request(task, stream, at);
+        }
         self.wake(task, Some(cpu), false);
     }
 

@@ -349,6 +349,7 @@ impl Machine {
         if let Some(due) = due {
             self.record.awake(now, task, now.saturating_sub(due));
         }
+        self.begin_service(task);
         self.vcpu_comes(task);
     }
 

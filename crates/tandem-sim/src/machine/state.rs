@@ -182,6 +182,8 @@ pub struct Course {
     pub granted: bool,
     /// Arrival of the request that it serves.
     pub request_at: Option<Ns>,
+    /// It has one that it has not begun to serve: the stream.
+    pub to_begin: Option<usize>,
     /// Start, for timers.
     pub started: Ns,
     /// Random numbers of its own.

@@ -127,6 +127,14 @@ impl Scenario {
             if let Some(name) = family.models.iter().find(|name| catalog::find(name).is_none()) {
                 return Err(bad(format!("family: no model {name:?}")));
             }
+            let server = |name: &String| catalog::find(name).is_some_and(catalog::Model::is_server);
+            if let Some((name, rate)) =
+                family.rates_hz.iter().find(|(name, rate)| !server(name) || !(0.001..=1e7).contains(*rate))
+            {
+                return Err(bad(format!(
+                    "family: rates_hz: {name} = {rate}: expected a server and up to 1e7"
+                )));
+            }
         }
         for placed in &self.workloads {
             placed.read()?;

@@ -12,6 +12,7 @@ use crate::setup::KernelSpec;
 use crate::workload::Workload;
 use crate::SimError;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 
 pub use stage::{Installed, Stage};
 
@@ -76,6 +77,9 @@ pub struct Family {
     /// Names of models; none: all.
     #[serde(default)]
     pub models: Vec<String>,
+    /// Requests per second, of servers by name; the others' follow from `capacity`.
+    #[serde(default)]
+    pub rates_hz: BTreeMap<String, f64>,
 }
 
 /// One of the things that are compared: what it has in place of the scenario's.
@@ -309,6 +313,9 @@ pub struct Placed {
     /// What the model's guest has, in CPUs; the load of servers depends on it.
     #[serde(default = "one_cpu")]
     pub capacity: f64,
+    /// Requests per second, if the model is a server, in place of what follows from `capacity`.
+    #[serde(default)]
+    pub rate_hz: Option<f64>,
 }
 
 impl Placed {
@@ -318,7 +325,7 @@ impl Placed {
             (None, Some(name)) => {
                 let model = catalog::find(name)
                     .ok_or_else(|| bad(format!("workload {}: no model {name:?}", self.name)))?;
-                model.workload(self.threads, self.capacity)
+                model.workload(self.threads, self.capacity, self.rate_hz)
             }
             _ => return Err(bad(format!("workload {}: either text or model", self.name))),
         };
@@ -428,6 +435,7 @@ impl Scenario {
             let meant = |placed: &&mut Placed| family.workload == "*" || placed.name == family.workload;
             for placed in scenario.workloads.iter_mut().filter(meant) {
                 placed.model = Some(model.name.to_owned());
+                placed.rate_hz = family.rates_hz.get(model.name).copied();
             }
             (Some(model.name), scenario)
         };

@@ -8,7 +8,7 @@ use crate::queue::{Event, Ns};
 use crate::random::{Spread, Stream};
 use crate::scx::Settings;
 use crate::setup::{host, GroupSpec, TaskSpec};
-use crate::workload::{Process, Workload};
+use crate::workload::{Intake, Process, Workload};
 use crate::SimError;
 
 /// Where the parts of a placed workload are in the machine.
@@ -274,10 +274,16 @@ fn install(
             idle: Vec::new(),
             irq_cpus,
             arrived: 0,
+            intake: spec.intake,
+            next_at: 0,
+            receiver: None,
+            locked_out: Default::default(),
             world,
         });
         installed.streams.push((stream.clone(), number));
-        machine.at(0, Event::Arrival { stream: number });
+        if spec.intake != Intake::Own {
+            machine.at(0, Event::Arrival { stream: number });
+        }
     }
     for (i, (device, spec)) in workload.devices.iter().enumerate() {
         if spec.irq_cpu >= cpus || spec.parallel == 0 {
