@@ -20,6 +20,9 @@ pub struct Claim {
     pub text: String,
     /// Name of the experiment that shows it.
     pub experiment: String,
+    /// It is an experiment of the simulator's, not of the lab's.
+    #[serde(default)]
+    pub simulated: bool,
     /// Name of the metric in its result.
     pub metric: String,
     /// The arm that the claim is about.
@@ -118,6 +121,11 @@ impl Book {
             }
         }
         names
+    }
+
+    /// Does a claim say that this experiment is the simulator's?
+    pub fn is_simulated(&self, experiment: &str) -> bool {
+        self.claims.iter().any(|claim| claim.experiment == experiment && claim.simulated)
     }
 }
 

@@ -158,6 +158,7 @@ mod tests {
 
     fn claim(target: Target) -> Claim {
         Claim {
+            simulated: false,
             text: "t".into(),
             experiment: "x".into(),
             metric: "p95".into(),

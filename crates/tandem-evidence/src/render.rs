@@ -36,11 +36,12 @@ pub fn render(book: &Book, results: &BTreeMap<String, ExperimentResult>) -> Stri
         // Writing to a String cannot fail.
         let _ = writeln!(
             page,
-            "| {} | {} | {} | {} | {level} | {lost} | `tandem lab run {}` | {} | {} |",
+            "| {} | {} | {} | {} | {level} | {lost} | `tandem {} {}` | {} | {} |",
             cell(&claim.text),
             target(claim.target),
             cell(&judgement.figure),
             judgement.standing.word(),
+            if claim.simulated { "sim paper" } else { "lab run" },
             claim.experiment,
             cell(&fact("kernel")),
             cell(&fact("date")),

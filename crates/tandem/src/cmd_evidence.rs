@@ -39,9 +39,14 @@ impl EvidenceCmd {
             if self.render {
                 break;
             }
-            let experiment = catalog::find(name)?;
-            let result = tandem_lab::run(&experiment, &RunOptions::default())?;
-            print_result(&experiment.title, &result);
+            let result = if book.is_simulated(name) {
+                crate::cmd_sim::simulate(name)?
+            } else {
+                let experiment = catalog::find(name)?;
+                let result = tandem_lab::run(&experiment, &RunOptions::default())?;
+                print_result(&experiment.title, &result);
+                result
+            };
             result.save(&file_of(&store, name))?;
             // The page is written after each, so that an interrupted run leaves what it found.
             write_page(&self.docs, &book, &load(&store, &names)?)?;

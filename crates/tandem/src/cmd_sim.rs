@@ -100,8 +100,7 @@ impl SimCmd {
             Action::Results { page, effort } => write_up(&page, &effort)?,
             Action::Paper { id, effort, .. } => {
                 let chosen = match &id {
-                    Some(id) => vec![paper::find(id)
-                        .with_context(|| format!("no experiment {id:?}: see `tandem sim list`"))?],
+                    Some(id) => vec![find(id)?],
                     None => EXPERIMENTS.iter().collect(),
                 };
                 for experiment in chosen {
@@ -116,6 +115,18 @@ impl SimCmd {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn find(id: &str) -> anyhow::Result<&'static paper::Experiment> {
+    paper::find(id).with_context(|| format!("no experiment {id:?}: see `tandem sim list`"))
+}
+
+/// Runs one of the papers' experiments as `tandem sim paper` does, for the evidence book.
+pub fn simulate(id: &str) -> anyhow::Result<ExperimentResult> {
+    let effort = Effort { seeds: 10, threads: None, json: None };
+    let result = compare(&find(id)?.read()?, &effort)?;
+    show(&result, &effort)?;
+    Ok(result)
 }
 
 fn read(file: &Path) -> anyhow::Result<Scenario> {
