@@ -28,6 +28,8 @@ u64 quota_timer_at_ns;	/* for when the timer is armed; 0: it is not */
 
 /* Turn of a task whose group has many that wait: short, or the last would wait for too long. */
 #define CROWD 32
+/* So late a timer does not come: it was lost with its CPU. */
+#define QUOTA_TIMER_LOST_NS (250 * NSEC_PER_MSEC_)
 /* The timer looks again this soon while there is quota and somebody waits. */
 #define UNPARK_AGAIN_NS (500 * NSEC_PER_USEC_)
 
@@ -36,7 +38,8 @@ static __always_inline void quota_timer_by(u64 at_ns, u64 now)
 	struct one_timer *t;
 	u32 zero = 0;
 
-	if (quota_timer_at_ns && !time_before_ns(at_ns, quota_timer_at_ns))
+	if (quota_timer_at_ns && !time_before_ns(at_ns, quota_timer_at_ns) &&
+	    time_before_ns(now, quota_timer_at_ns + QUOTA_TIMER_LOST_NS))
 		return;
 	t = bpf_map_lookup_elem(&quota_timer, &zero);
 	if (!t)
@@ -58,13 +61,22 @@ static __always_inline bool may_park(const struct task_struct *p)
 /* A task that was let go on has had its turn, or does not want it any more. */
 static __always_inline void admission_done(struct task_state *t)
 {
-	struct group_state *g;
+	u32 limit = t->admitted ? __sync_lock_test_and_set(&t->admitted, 0) : 0;
+	struct group_state *g = limit ? group_state(limit) : NULL;
 
-	if (!t->admitted)
-		return;
-	g = group_state(t->admitted);
-	t->admitted = 0;
 	if (g)
+		__sync_fetch_and_sub(&g->admitted, 1);
+}
+
+/* Before the task is moved: it may have had its turn, and be gone, before anything else is done here. */
+static __always_inline void admit(struct task_state *t, u32 limit)
+{
+	struct group_state *g = group_state(limit);
+
+	if (!g)
+		return;
+	__sync_fetch_and_add(&g->admitted, 1);
+	if (__sync_val_compare_and_swap(&t->admitted, 0, limit))
 		__sync_fetch_and_sub(&g->admitted, 1);
 }
 
@@ -110,8 +122,14 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit)
 		return GONE;
 	bpf_rcu_read_lock();
 	t = task_state(task);
-	if (!t || !own || t->queue_cpu >= 0)
+	if (!t || !own)
 		goto out;
+	if (t->stake) {
+		/* Somebody else has it in hand. That does not last. */
+		if (!quota_wait_too_long(sub_floor_u64(now, t->parked_at_ns), watchdog_ns))
+			goto out;
+		leave(t, now);
+	}
 	other = exhausted(t->group, now);
 	if (other && !quota_wait_too_long(sub_floor_u64(now, t->parked_at_ns), watchdog_ns)) {
 		struct group_state *o = group_state(other);
@@ -128,8 +146,11 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit)
 	if (cpu >= 0 && k_allowed(task, cpu))
 		to = cpu;
 	join(task, t, to, false, now);
-	if (t->queue_cpu < 0)
+	own->move_stake = t->stake;
+	to = stake_cpu(own->move_stake);
+	if (to < 0)
 		goto out;
+	admit(t, limit);
 	if (k_waiting(backlog_of(limit)) > CROWD) {
 		t->request_ns = min_u64(t->request_ns, TANDEM_REQUEST_MIN_NS);
 		t->deadline = t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
@@ -137,7 +158,7 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit)
 	verdict = other ? GO_ON_DEBT : GO;
 	own->move_slice_ns = t->request_ns;
 	own->move_key = t->deadline;
-	own->move_queue = queue_of(t->queue_cpu, t->class);
+	own->move_queue = queue_of(to, t->class);
 out:
 	bpf_rcu_read_unlock();
 	bpf_task_release(task);
@@ -158,20 +179,19 @@ COLD int readmitted(s32 pid, s32 cpu, u32 limit, u64 verdict, bool moved)
 		return 0;
 	bpf_rcu_read_lock();
 	t = task_state(task);
-	c = t ? cpu_state(t->queue_cpu) : NULL;
+	to = own ? stake_cpu(own->move_stake) : -1;
+	c = cpu_state(to);
 	if (!t || !c || !g || !own)
 		goto out;
 	if (!moved) {
-		leave(t, now);
+		retract(t, own->move_stake);
+		admission_done(t);
 		goto out;
 	}
 	own->looked++;
 	__sync_fetch_and_add(&g->throttled_ns, sub_floor_u64(now, t->parked_at_ns));
 	t->parked_at_ns = 0;
-	t->admitted = limit;
-	__sync_fetch_and_add(&g->admitted, 1);
 	count(c, verdict == GO_ON_DEBT ? CNT_ON_DEBT : CNT_UNPARKED);
-	to = t->queue_cpu;
 	if (to != cpu)
 		scx_bpf_kick_cpu(to, c->curr_class == CLASS_NONE ? SCX_KICK_IDLE : SCX_KICK_PREEMPT);
 out:

@@ -57,21 +57,33 @@ static __always_inline u64 turn_of(const struct task_state *t)
 	return min_u64(max_u64(t->mean_burst_ns, t->burst_ns), TANDEM_TICK_NS);
 }
 
-static __always_inline void book_work(struct task_state *t, struct cpu_state *c)
+static __always_inline void give_back_work(u64 stake)
 {
-	t->booked_work_ns = turn_of(t);
-	__sync_fetch_and_add(&c->queued_work_ns, t->booked_work_ns);
+	struct cpu_state *c = cpu_state(stake_cpu(stake));
+
+	if (stake && c)
+		__sync_fetch_and_sub(&c->queued_work_ns, stake_value(stake));
+}
+
+static __always_inline void book_work(struct task_state *t, struct cpu_state *c, s32 cpu)
+{
+	u64 turn = turn_of(t);
+
+	__sync_fetch_and_add(&c->queued_work_ns, turn);
+	give_back_work(__sync_lock_test_and_set(&t->work_stake, stake_of(cpu, 0, turn)));
 }
 
 /* A running task has turned out longer than it used to be. */
 static __always_inline void rebook_work(struct task_state *t, struct cpu_state *c)
 {
-	u64 turn = turn_of(t);
+	u64 turn = turn_of(t), old = t->work_stake;
+	s32 cpu = stake_cpu(old);
 
-	if (turn <= t->booked_work_ns)
+	if (!old || turn <= stake_value(old) || c != cpu_state(cpu))
 		return;
-	__sync_fetch_and_add(&c->queued_work_ns, turn - t->booked_work_ns);
-	t->booked_work_ns = turn;
+	__sync_fetch_and_add(&c->queued_work_ns, turn - stake_value(old));
+	if (__sync_val_compare_and_swap(&t->work_stake, old, stake_of(cpu, 0, turn)) != old)
+		__sync_fetch_and_sub(&c->queued_work_ns, turn - stake_value(old));
 }
 
 /*
@@ -119,27 +131,44 @@ static __always_inline u64 pace_now(const struct cpu_state *c, u64 now)
  */
 static __always_inline void count_hog(struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
-	if (t->hog_at || t->class != CLASS_NORMAL ||
+	u64 weight = t->weight;
+
+	if (t->hog_stake || t->class != CLASS_NORMAL ||
 	    !is_cpu_bound(t->burst_ns, sub_floor_u64(now, t->runnable_at_ns)))
 		return;
-	/* Two CPUs may come to that conclusion, while a third moves it. */
-	if (__sync_val_compare_and_swap(&t->hog_at, 0, cpu + 1))
-		return;
-	t->hog_weight = t->weight;
-	__sync_fetch_and_add(&c->hog_weight, t->hog_weight);
+	__sync_fetch_and_add(&c->hog_weight, weight);
 	__sync_fetch_and_add(&c->hogs, 1);
+	/* Two CPUs may come to that conclusion, while a third moves it. */
+	if (__sync_val_compare_and_swap(&t->hog_stake, 0, stake_of(cpu, 0, weight))) {
+		__sync_fetch_and_sub(&c->hog_weight, weight);
+		__sync_fetch_and_sub(&c->hogs, 1);
+	}
 }
 
 /* Whoever counted it, it is not there any more. */
 static __always_inline void count_hog_no_more(struct task_state *t)
 {
-	u32 at = __sync_lock_test_and_set(&t->hog_at, 0);
-	struct cpu_state *c = at ? cpu_state(at - 1) : NULL;
+	u64 stake = t->hog_stake ? __sync_lock_test_and_set(&t->hog_stake, 0) : 0;
+	struct cpu_state *c = stake ? cpu_state(stake_cpu(stake)) : NULL;
 
 	if (!c)
 		return;
-	__sync_fetch_and_sub(&c->hog_weight, t->hog_weight);
+	__sync_fetch_and_sub(&c->hog_weight, stake_value(stake));
 	__sync_fetch_and_sub(&c->hogs, 1);
+}
+
+/* What t has added to the sums of a CPU is taken off them. */
+static __always_inline void give_back(struct task_state *t, u64 stake)
+{
+	struct cpu_state *c = cpu_state(stake_cpu(stake));
+	u32 i = stake_class(stake);
+
+	if (!c)
+		return;
+	__sync_fetch_and_sub(&c->weight[i], stake_value(stake));
+	__sync_fetch_and_sub(&c->tasks[i], 1);
+	give_back_work(__sync_lock_test_and_set(&t->work_stake, 0));
+	count_hog_no_more(t);
 }
 
 /* What a runnable task is owed after it has changed CPUs. Neither of them needs what it asked for before. */
@@ -156,10 +185,10 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 {
 	struct cpu_state *c = cpu_state(cpu);
 	struct group_state *g;
-	u64 clock, custom;
+	u64 clock, custom, stake;
 	u32 i;
 
-	if (!c || t->queue_cpu >= 0)
+	if (!c || t->stake)
 		return;
 	g = group_state(t->group);
 	t->class = k_is_best_effort(p) || (g && g->idle) ? CLASS_BEST_EFFORT : CLASS_NORMAL;
@@ -175,11 +204,17 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	/* On an empty queue nobody owes anybody anything. */
 	t->v = c->weight[i] ? v_on_join(clock, t->lag, t->request_ns, t->weight) : clock;
 	t->lag = 0;
-	t->queue_cpu = cpu;
-	__sync_fetch_and_add(&c->weight[i], t->weight);
+	stake = stake_of(cpu, i, t->weight);
+	__sync_fetch_and_add(&c->weight[i], stake_value(stake));
 	__sync_fetch_and_add(&c->tasks[i], 1);
+	if (__sync_val_compare_and_swap(&t->stake, 0, stake)) {
+		/* Another CPU was faster. */
+		__sync_fetch_and_sub(&c->weight[i], stake_value(stake));
+		__sync_fetch_and_sub(&c->tasks[i], 1);
+		return;
+	}
 	count_hog(t, c, cpu, now);
-	book_work(t, c);
+	book_work(t, c, cpu);
 	renew_request(t, c);
 	if (!custom && !t->burst_ns && !k_is_batch(p))
 		expect_little(t);
@@ -187,19 +222,22 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 
 static __always_inline void leave(struct task_state *t, u64 now)
 {
-	struct cpu_state *c = cpu_state(t->queue_cpu);
-	u32 i = class_index(t->class);
+	u64 stake = t->stake ? __sync_lock_test_and_set(&t->stake, 0) : 0;
+	struct cpu_state *c = cpu_state(stake_cpu(stake));
 
-	if (t->queue_cpu < 0 || !c)
+	if (!stake || !c)
 		return;
-	t->left_clock = clock_now(c, i, now);
+	t->left_clock = clock_now(c, stake_class(stake), now);
 	t->lag = lag_of(t->left_clock, t->v, t->weight, t->request_ns);
-	t->left_cpu = t->queue_cpu;
-	t->queue_cpu = -1;
-	__sync_fetch_and_sub(&c->weight[i], t->weight);
-	__sync_fetch_and_sub(&c->tasks[i], 1);
-	__sync_fetch_and_sub(&c->queued_work_ns, t->booked_work_ns);
-	count_hog_no_more(t);
+	t->left_cpu = stake_cpu(stake);
+	give_back(t, stake);
+}
+
+/* A move that was prepared has failed: somebody else has the task. What it has joined since is not touched. */
+static __always_inline void retract(struct task_state *t, u64 stake)
+{
+	if (stake && __sync_val_compare_and_swap(&t->stake, stake, 0) == stake)
+		give_back(t, stake);
 }
 
 /* From one queue's clock to another's: lag is carried, v is not. The rest of the request goes along. */
@@ -207,12 +245,12 @@ static __always_inline void rejoin(struct task_struct *p, struct task_state *t, 
 {
 	struct cpu_state *from, *to = cpu_state(cpu);
 	u64 used = t->used_ns;
-	bool moved = t->queue_cpu >= 0;
+	bool moved = t->stake;
 
-	if (t->queue_cpu == cpu)
+	if (queue_cpu(t) == cpu)
 		return;
 	if (moved) {
-		from = cpu_state(t->queue_cpu);
+		from = cpu_state(queue_cpu(t));
 		if (from && to)
 			settle_move(t, from, to, now);
 	}
@@ -229,19 +267,21 @@ static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
 {
 	struct group_state *g = group_state(t->group);
 	u32 i = class_index(t->class);
-	u64 old = t->weight, clock;
+	u64 old = t->weight, clock, stake = t->stake, hog = t->hog_stake;
+	s32 cpu = stake_cpu(stake);
 
-	if (!g || g->scale == t->scale || t->queue_cpu < 0)
+	if (!g || g->scale == t->scale || !stake)
 		return;
 	t->scale = g->scale;
 	t->weight = effective_weight(t->own_weight, t->scale);
 	clock = c->clock[i];
 	t->v = v_reweighted(clock, t->v, old, t->weight, t->request_ns);
-	__sync_fetch_and_add(&c->weight[i], t->weight - old);
-	if (t->hog_at && c == cpu_state(t->hog_at - 1)) {
-		__sync_fetch_and_add(&c->hog_weight, t->weight - t->hog_weight);
-		t->hog_weight = t->weight;
-	}
+	if (c == cpu_state(cpu) &&
+	    __sync_val_compare_and_swap(&t->stake, stake, stake_of(cpu, stake_class(stake), t->weight)) == stake)
+		__sync_fetch_and_add(&c->weight[stake_class(stake)], t->weight - stake_value(stake));
+	if (hog && stake_cpu(hog) == cpu && c == cpu_state(cpu) &&
+	    __sync_val_compare_and_swap(&t->hog_stake, hog, stake_of(cpu, 0, t->weight)) == hog)
+		__sync_fetch_and_add(&c->hog_weight, t->weight - stake_value(hog));
 	t->deadline = t->v + deadline_distance(remaining(t), t->weight, t->base_ns);
 }
 

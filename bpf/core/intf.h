@@ -126,6 +126,7 @@ struct cpu_state {
 	u64 move_slice_ns;
 	u64 move_key;
 	u64 move_queue;
+	u64 move_stake;
 	u64 counters[NR_COUNTERS];
 };
 

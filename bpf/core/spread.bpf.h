@@ -154,18 +154,37 @@ COLD u64 take_over(s32 pid, s32 cpu, u64 excess)
 		return 0;
 	bpf_rcu_read_lock();
 	t = task_state(task);
-	if (t && t->hog_at && t->queue_cpu >= 0 && t->queue_cpu != cpu && move_improves(t->weight, excess) && !k_is_pinned(task) &&
+	if (t && t->hog_stake && t->stake && queue_cpu(t) != cpu && move_improves(t->weight, excess) && !k_is_pinned(task) &&
 	    k_allowed(task, cpu)) {
 		rejoin(task, t, cpu, k_now());
 		weight = t->weight;
 		if (own) {
 			own->move_key = t->deadline;
 			own->move_queue = queue_of(cpu, t->class);
+			own->move_stake = t->stake;
 		}
 	}
 	bpf_rcu_read_unlock();
 	bpf_task_release(task);
 	return weight;
+}
+
+/* It could not be moved after all. */
+COLD int not_taken_over(s32 pid, s32 cpu)
+{
+	struct task_struct *task = bpf_task_from_pid(pid);
+	struct cpu_state *own = cpu_state(cpu);
+	struct task_state *t;
+
+	if (!task)
+		return 0;
+	bpf_rcu_read_lock();
+	t = task_state(task);
+	if (t && own)
+		retract(t, own->move_stake);
+	bpf_rcu_read_unlock();
+	bpf_task_release(task);
+	return 0;
 }
 
 /* Take over waiting tasks of the heavier CPU. From dispatch. */
@@ -200,6 +219,8 @@ COLD int even_out(u32 cpu)
 			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, own->move_key);
 			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, own->move_queue, 0))
 				count(own, CNT_EVENED);
+			else
+				not_taken_over(p->pid, cpu);
 		}
 		bpf_task_release(task);
 	}
@@ -228,7 +249,7 @@ COLD int count_waiting_hogs(u32 cpu)
 		if (!task)
 			continue;
 		t = task_state(task);
-		if (t && t->queue_cpu == (s32)cpu)
+		if (t && queue_cpu(t) == (s32)cpu)
 			count_hog(t, c, cpu, now);
 		bpf_task_release(task);
 	}
@@ -273,7 +294,7 @@ static __always_inline s32 give_away(struct task_struct *p, struct task_state *t
 	};
 	s32 to = c->give_to;
 
-	if (!t->hog_at)
+	if (!t->hog_stake)
 		return cpu;
 	c->last_weight = t->weight;
 	c->last_owed = t->owed_ns;

@@ -7,7 +7,7 @@
 #include "intf.h"
 
 struct task_state {
-	u64 v;			/* virtual run time on the clock of queue_cpu */
+	u64 v;			/* virtual run time on the clock of its queue */
 	u64 deadline;
 	s64 lag;		/* CPU time owed to it; carried while not in a queue */
 	u64 left_clock;		/* V of left_cpu when the task left */
@@ -16,7 +16,9 @@ struct task_state {
 	u64 base_ns;		/* what it asks for when nobody heavier is beside it */
 	u64 burst_ns;		/* run time since it last slept */
 	u64 mean_burst_ns;
-	u64 booked_work_ns;	/* its part of cpu_state.queued_work_ns */
+	u64 stake;		/* its part of a CPU's weight and tasks, whose clock v is on; 0: in no queue (atomic, any CPU) */
+	u64 work_stake;		/* its part of cpu_state.queued_work_ns (likewise) */
+	u64 hog_stake;		/* its part of cpu_state.hog_weight; 0: it is not counted as CPU-bound (likewise) */
 	u64 charged_at_ns;	/* up to here its run time is accounted */
 	u64 charged_ran_ns;	/* its run time by then, since it exists */
 	u64 charged_steal_ns;
@@ -26,18 +28,15 @@ struct task_state {
 	u64 parked_at_ns;	/* since when it waits for quota; 0: it does not */
 	s64 owed_ns;		/* CPU time, for having been on slower CPUs; negative: on faster ones */
 	u64 weight;		/* effective */
-	u64 hog_weight;		/* with which it is counted there */
 	u64 scale;		/* of its group, when the weight was computed */
 	u32 was_late;		/* waits, or waited, in the late queue */
-	u32 hog_at;		/* CPU whose balancing counts it as CPU-bound, plus one; 0: none (atomic, any CPU) */
 	u32 own_weight;		/* by its nice value */
 	u32 group;
 	u32 counted_weight;	/* its part of counted_group's load while it is runnable */
 	u32 counted_group;
-	u32 admitted;		/* limited group that has let it go on and waits for its turn's end; 0: none */
+	u32 admitted;		/* limited group that has let it go on and waits for its turn's end; 0: none (atomic, any CPU) */
 	u32 run_limit;		/* limited group that counts it as running; 0: none */
 	u32 class;		/* enum task_class */
-	s32 queue_cpu;		/* whose clock v is on; -1: in no queue */
 	s32 left_cpu;
 	s32 run_cpu;		/* where it runs; -1: it does not */
 	s32 push_to;		/* where it shall go when it is switched out; -1: nowhere */
@@ -86,6 +85,43 @@ u32 limits_generation;
 const volatile u32 nr_cpu_ids = 1;
 const volatile u64 watchdog_ns = 20 * NSEC_PER_MSEC_ * 1000;
 const volatile u64 base_request_ns = TANDEM_REQUEST_NS;
+
+/*
+ * What a task adds to a CPU's sums: the CPU plus one, the class and the
+ * amount, in one word. A waiting task may be moved by one CPU while another
+ * does something else with it (a signal, a new affinity). Whoever takes the
+ * word takes off what it says, and nobody else can.
+ */
+#define STAKE_CPU_SHIFT 48
+#define STAKE_CLASS_SHIFT 47
+#define STAKE_VALUE_MASK ((1ULL << STAKE_CLASS_SHIFT) - 1)
+
+static __always_inline u64 stake_of(s32 cpu, u32 class_index, u64 value)
+{
+	return ((u64)(u32)(cpu + 1) << STAKE_CPU_SHIFT) | ((u64)(class_index & 1) << STAKE_CLASS_SHIFT) |
+	       (value & STAKE_VALUE_MASK);
+}
+
+static __always_inline s32 stake_cpu(u64 stake)
+{
+	return (s32)(stake >> STAKE_CPU_SHIFT) - 1;
+}
+
+static __always_inline u32 stake_class(u64 stake)
+{
+	return (stake >> STAKE_CLASS_SHIFT) & 1;
+}
+
+static __always_inline u64 stake_value(u64 stake)
+{
+	return stake & STAKE_VALUE_MASK;
+}
+
+/* The CPU in whose queue a task is, waiting or running; -1: in none. */
+static __always_inline s32 queue_cpu(const struct task_state *t)
+{
+	return stake_cpu(t->stake);
+}
 
 static __always_inline struct task_state *task_state(struct task_struct *p)
 {

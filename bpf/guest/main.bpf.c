@@ -158,13 +158,13 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 		if (k_allowed(p, t->push_to) && !k_is_pinned(p))
 			cpu = t->push_to;
 		t->push_to = -1;
-	} else if (!(enq_flags & SCX_ENQ_WAKEUP) && t->queue_cpu == cpu) {
+	} else if (!(enq_flags & SCX_ENQ_WAKEUP) && queue_cpu(t) == cpu) {
 		cpu = give_away(p, t, c, cpu, now);
 	}
 	c = cpu_state(cpu);
 	if (!c)
 		return;
-	if (t->queue_cpu == cpu)
+	if (queue_cpu(t) == cpu)
 		reweigh(t, c);
 	else
 		rejoin(p, t, cpu, now);
@@ -348,7 +348,7 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	if (!t || !c)
 		return;
 	observe(c, cpu, now, is_idle(c) ? WAS_WOKEN : WAS_BUSY);
-	if (t->queue_cpu == cpu)
+	if (queue_cpu(t) == cpu)
 		reweigh(t, c);
 	else
 		rejoin(p, t, cpu, now);
@@ -412,7 +412,7 @@ void BPF_STRUCT_OPS(guest_quiescent, struct task_struct *p, u64 deq_flags)
 		return;
 	group_quiescent(t);
 	admission_done(t);
-	if (t->queue_cpu < 0)
+	if (!t->stake)
 		return;
 	leave(t, k_now());
 	/* After a sleep a task asks anew. */
@@ -440,7 +440,7 @@ void BPF_STRUCT_OPS(guest_set_weight, struct task_struct *p, u32 weight)
 {
 	struct task_state *t = task_state(p);
 
-	if (!t || t->queue_cpu < 0)
+	if (!t || !t->stake)
 		return;
 	leave(t, k_now());
 	join(p, t, t->left_cpu, true, k_now());
@@ -474,7 +474,6 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init_task, struct task_struct *p, struct scx_
 
 	if (!t)
 		return -ENOMEM;
-	t->queue_cpu = -1;
 	t->left_cpu = -1;
 	t->run_cpu = -1;
 	t->push_to = -1;
@@ -498,7 +497,7 @@ void BPF_STRUCT_OPS(guest_disable, struct task_struct *p)
 		return;
 	group_quiescent(t);
 	admission_done(t);
-	if (t->queue_cpu >= 0)
+	if (t->stake)
 		leave(t, k_now());
 }
 
@@ -508,10 +507,10 @@ bool BPF_STRUCT_OPS(guest_core_sched_before, struct task_struct *a, struct task_
 	struct task_state *ta = task_state(a), *tb = task_state(b);
 	struct cpu_state *ca, *cb;
 
-	if (!ta || !tb || ta->queue_cpu < 0 || tb->queue_cpu < 0)
+	if (!ta || !tb || !ta->stake || !tb->stake)
 		return a->scx.runnable_at < b->scx.runnable_at;
-	ca = cpu_state(ta->queue_cpu);
-	cb = cpu_state(tb->queue_cpu);
+	ca = cpu_state(queue_cpu(ta));
+	cb = cpu_state(queue_cpu(tb));
 	if (!ca || !cb)
 		return false;
 	return time_before_ns(ta->v - ca->clock[class_index(ta->class)], tb->v - cb->clock[class_index(tb->class)]);
