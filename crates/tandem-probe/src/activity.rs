@@ -68,6 +68,27 @@ impl Activity {
         sum
     }
 
+    /// The two as turns, if they never run at the same time: pieces of one between which the other did not run are one
+    /// turn. What lies between them is interrupts, or a third party's doing.
+    pub fn turns_with(&self, other: &Self) -> (Self, Self) {
+        let joined = |one: &Self, by: &Self| {
+            let mut turns: Vec<(u64, u64)> = Vec::new();
+            for &(from, to) in &one.intervals {
+                match turns.last_mut() {
+                    Some(last) if !by.runs_between(last.1, from) => last.1 = to,
+                    _ => turns.push((from, to)),
+                }
+            }
+            Self { intervals: turns }
+        };
+        (joined(self, other), joined(other, self))
+    }
+
+    fn runs_between(&self, from: u64, to: u64) -> bool {
+        let first = self.intervals.partition_point(|(_, end)| *end <= from);
+        self.intervals.get(first).is_some_and(|(begin, _)| *begin < to)
+    }
+
     /// How many intervals ended within the time of observation, and after how many of these the other's
     /// began within `gap_ns`: the hardware thread was handed over.
     pub fn handovers(&self, other: &Self, gap_ns: u64) -> (usize, usize) {
@@ -117,6 +138,14 @@ mod tests {
         let c = Activity::new([(5, 25)]);
         assert_eq!(a.overlap_ns(&c), 10);
         assert_eq!(a.handovers(&c, 1), (2, 0));
+    }
+
+    #[test]
+    fn interrupts_do_not_end_a_turn() {
+        let a = Activity::new([(0, 10), (11, 20), (40, 50), (52, 60)]);
+        let b = Activity::new([(21, 30), (31, 39), (61, 70)]);
+        let (a, b) = a.turns_with(&b);
+        assert_eq!((a.intervals(), b.intervals()), (&[(0, 20), (40, 60)][..], &[(21, 39), (61, 70)][..]));
     }
 
     #[test]

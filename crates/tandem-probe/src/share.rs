@@ -32,8 +32,8 @@ pub struct Sample {
     pub wall_ns: u64,
     /// Time in which the thread was away and no other task of the guest ran, ns.
     pub away_ns: u64,
-    /// Steal by the kernel's account, ns; none: it has none, or the sample is too short for its steps.
-    pub steal_ns: Option<u64>,
+    /// Steal by the kernel's account; none: it has none, or the sample is too short for its steps.
+    pub steal: Option<Steal>,
     /// Time in which the guest ran somebody else, ns.
     pub waited_ns: u64,
     /// The vCPU's absences.
@@ -42,13 +42,22 @@ pub struct Sample {
     pub block_ns: Option<f64>,
 }
 
+/// Steal by the kernel's account, between two looks at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Steal {
+    /// How much, ns.
+    pub ns: u64,
+    /// Time between the two looks, ns: on a vCPU that is hardly ever there, looking takes a while.
+    pub wall_ns: u64,
+}
+
 impl Sample {
     /// Share of a pCPU, 0 to 1: of the time in which the vCPU wanted to run, what it got. None: too little to say.
     pub fn share(&self) -> Option<f64> {
         let part = |missing: u64, of: u64| 1.0 - (missing as f64 / of as f64).clamp(0.0, 1.0);
-        if let Some(steal_ns) = self.steal_ns.filter(|_| self.wall_ns > 0) {
+        if let Some(steal) = self.steal.filter(|steal| steal.wall_ns > 0) {
             // The vCPU wanted to run all the time, be it for this thread or for others.
-            return Some(part(steal_ns, self.wall_ns));
+            return Some(part(steal.ns, steal.wall_ns));
         }
         // While other tasks of the guest ran, the vCPU ran, too: that time says nothing about this thread, and
         // the host's part in it is seen by them.
@@ -135,9 +144,30 @@ fn between(begin: u64, end: u64, gaps: &[(u64, u64)]) -> Activity {
     Activity::new(starts.zip(ends))
 }
 
+/// A look that takes no longer than this was not interrupted by the host, ns.
+const QUICK_LOOK_NS: u64 = 2_000_000;
+const LOOKS: usize = 6;
+
+/// The kernel's account of steal, and when that was: the quickest of some looks.
+fn look_at_steal(core: &mut impl Core) -> Option<(u64, u64)> {
+    let mut best: Option<(u64, u64, u64)> = None;
+    for _ in 0..LOOKS {
+        let from = core.now_ns();
+        let steal = core.steal_ns()?;
+        let to = core.now_ns().max(from);
+        if best.is_none_or(|(took, ..)| to - from < took) {
+            best = Some((to - from, to, steal));
+        }
+        if to - from < QUICK_LOOK_NS {
+            break;
+        }
+    }
+    best.map(|(_, at, steal)| (at, steal))
+}
+
 /// Samples one CPU: to be called by a thread on it.
 pub fn on_core(core: &mut impl Core, length: Duration) -> Sample {
-    let steal_before = core.steal_ns();
+    let steal_before = look_at_steal(core);
     let before = core.account();
     let begin = core.now_ns();
     let length_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
@@ -176,17 +206,17 @@ pub fn on_core(core: &mut impl Core, length: Duration) -> Sample {
     let after = core.account();
     let waited_ns = before.zip(after).map_or(0, |(b, a)| a.waited_ns.saturating_sub(b.waited_ns));
     let wall_ns = last - begin;
-    let steal_ns = steal_before
-        .zip(core.steal_ns())
-        .map(|(b, a)| a.saturating_sub(b))
+    let steal = steal_before
+        .zip(look_at_steal(core))
+        .map(|(b, a)| Steal { ns: a.1.saturating_sub(b.1), wall_ns: a.0.saturating_sub(b.0) })
         .filter(|_| wall_ns >= LONG_ENOUGH_NS);
-    let gaps = made_by_host(gaps, steal_ns);
+    let gaps = made_by_host(gaps, steal.map(|steal| steal.ns));
     blocks.sort_unstable();
     Sample {
         cpu: core.cpu(),
         wall_ns,
         away_ns: gaps.iter().map(|(from, to)| to - from).sum(),
-        steal_ns,
+        steal,
         waited_ns: waited_ns.min(wall_ns),
         absences: between(begin, last, &gaps).absences(),
         // The lower quartile: interrupts only add.
@@ -201,7 +231,8 @@ mod tests {
 
     fn sample_of(wall_ns: u64, waited_ns: u64, away_ns: u64, steal_ns: Option<u64>) -> Sample {
         let absences = Absences::default();
-        Sample { cpu: 0, wall_ns, away_ns, steal_ns, waited_ns, absences, block_ns: Some(1.0) }
+        let steal = steal_ns.map(|ns| Steal { ns, wall_ns });
+        Sample { cpu: 0, wall_ns, away_ns, steal, waited_ns, absences, block_ns: Some(1.0) }
     }
 
     #[test]
