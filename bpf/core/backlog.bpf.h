@@ -145,7 +145,7 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit)
 	to = scx_bpf_task_cpu(task);
 	if (cpu >= 0 && k_allowed(task, cpu))
 		to = cpu;
-	join(task, t, to, false, now);
+	join(task, t, to, now);
 	own->move_stake = t->stake;
 	to = stake_cpu(own->move_stake);
 	if (to < 0)

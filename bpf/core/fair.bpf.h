@@ -124,6 +124,12 @@ static __always_inline u64 pace_now(const struct cpu_state *c, u64 now)
 	return c->pace + not_yet_charged(c, class_index(CLASS_NORMAL), now);
 }
 
+static __always_inline void take_off_hogs(struct cpu_state *c, u64 weight)
+{
+	__sync_fetch_and_sub(&c->hog_weight, weight);
+	__sync_fetch_and_sub(&c->hogs, 1);
+}
+
 /*
  * Balancing looks at those who stay. Somebody who wakes for a moment may weigh
  * a hundred times what all others do; to move them out of its way would take
@@ -139,10 +145,8 @@ static __always_inline void count_hog(struct task_state *t, struct cpu_state *c,
 	__sync_fetch_and_add(&c->hog_weight, weight);
 	__sync_fetch_and_add(&c->hogs, 1);
 	/* Two CPUs may come to that conclusion, while a third moves it. */
-	if (__sync_val_compare_and_swap(&t->hog_stake, 0, stake_of(cpu, 0, weight))) {
-		__sync_fetch_and_sub(&c->hog_weight, weight);
-		__sync_fetch_and_sub(&c->hogs, 1);
-	}
+	if (__sync_val_compare_and_swap(&t->hog_stake, 0, stake_of(cpu, 0, weight)))
+		take_off_hogs(c, weight);
 }
 
 /* Whoever counted it, it is not there any more. */
@@ -151,22 +155,26 @@ static __always_inline void count_hog_no_more(struct task_state *t)
 	u64 stake = t->hog_stake ? __sync_lock_test_and_set(&t->hog_stake, 0) : 0;
 	struct cpu_state *c = stake ? cpu_state(stake_cpu(stake)) : NULL;
 
-	if (!c)
-		return;
-	__sync_fetch_and_sub(&c->hog_weight, stake_value(stake));
-	__sync_fetch_and_sub(&c->hogs, 1);
+	if (c)
+		take_off_hogs(c, stake_value(stake));
+}
+
+static __always_inline void take_off_queue(struct cpu_state *c, u64 stake)
+{
+	u32 i = stake_class(stake);
+
+	__sync_fetch_and_sub(&c->weight[i], stake_value(stake));
+	__sync_fetch_and_sub(&c->tasks[i], 1);
 }
 
 /* What t has added to the sums of a CPU is taken off them. */
 static __always_inline void give_back(struct task_state *t, u64 stake)
 {
 	struct cpu_state *c = cpu_state(stake_cpu(stake));
-	u32 i = stake_class(stake);
 
 	if (!c)
 		return;
-	__sync_fetch_and_sub(&c->weight[i], stake_value(stake));
-	__sync_fetch_and_sub(&c->tasks[i], 1);
+	take_off_queue(c, stake);
 	give_back_work(__sync_lock_test_and_set(&t->work_stake, 0));
 	count_hog_no_more(t);
 }
@@ -181,7 +189,7 @@ static __always_inline void settle_move(struct task_state *t, struct cpu_state *
 	to->give_to = -1;
 }
 
-static __always_inline void join(struct task_struct *p, struct task_state *t, s32 cpu, bool moved, u64 now)
+static __always_inline void join(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu);
 	struct group_state *g;
@@ -209,8 +217,7 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	__sync_fetch_and_add(&c->tasks[i], 1);
 	if (__sync_val_compare_and_swap(&t->stake, 0, stake)) {
 		/* Another CPU was faster. */
-		__sync_fetch_and_sub(&c->weight[i], stake_value(stake));
-		__sync_fetch_and_sub(&c->tasks[i], 1);
+		take_off_queue(c, stake);
 		return;
 	}
 	count_hog(t, c, cpu, now);
@@ -245,17 +252,16 @@ static __always_inline void rejoin(struct task_struct *p, struct task_state *t, 
 {
 	struct cpu_state *from, *to = cpu_state(cpu);
 	u64 used = t->used_ns;
-	bool moved = t->stake;
 
 	if (queue_cpu(t) == cpu)
 		return;
-	if (moved) {
+	if (t->stake) {
 		from = cpu_state(queue_cpu(t));
 		if (from && to)
 			settle_move(t, from, to, now);
 	}
 	leave(t, now);
-	join(p, t, cpu, moved, now);
+	join(p, t, cpu, now);
 	if (used < t->request_ns) {
 		t->used_ns = used;
 		t->deadline = t->v + deadline_distance(t->request_ns - used, t->weight, t->base_ns);

@@ -443,7 +443,7 @@ void BPF_STRUCT_OPS(guest_set_weight, struct task_struct *p, u32 weight)
 	if (!t || !t->stake)
 		return;
 	leave(t, k_now());
-	join(p, t, t->left_cpu, true, k_now());
+	join(p, t, t->left_cpu, k_now());
 }
 
 bool BPF_STRUCT_OPS(guest_yield, struct task_struct *from, struct task_struct *to)
