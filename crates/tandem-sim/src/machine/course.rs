@@ -310,12 +310,8 @@ impl Machine {
         if r.intake == Intake::Locked {
             if r.receiver.is_some_and(|other| other != task) {
                 r.locked_out.push_back(task);
-                // Back to this step: whoever is woken may find that another was faster.
-                if let Some(course) = self.course(task) {
-                    course.next -= 1;
-                    course.granted = false;
-                }
-                self.block(task);
+                // Whoever is woken may find that another was faster.
+                self.wait_to_serve(task, true);
                 return;
             }
             r.receiver = Some(task);
@@ -328,15 +324,20 @@ impl Machine {
             }
             None => {
                 r.idle.push(task);
-                let locked = r.intake == Intake::Locked;
-                if let Some(course) = self.course(task) {
-                    course.granted = false;
-                    // It looks for itself when there is one.
-                    course.next -= usize::from(locked);
-                }
-                self.block(task);
+                // Woken with the lock, it looks for itself whether there is one.
+                let again = r.intake == Intake::Locked;
+                self.wait_to_serve(task, again);
             }
         }
+    }
+
+    /// A server sleeps; `again`: when it wakes up it tries once more to get a request.
+    fn wait_to_serve(&mut self, task: usize, again: bool) {
+        if let Some(course) = self.course(task) {
+            course.granted = false;
+            course.next -= usize::from(again);
+        }
+        self.block(task);
     }
 
     fn take_request(&mut self, task: usize, stream: usize, at: Ns) {
