@@ -6,6 +6,7 @@
 //! process ends, however it ends.
 
 mod bpf;
+mod budget;
 pub mod cost;
 pub mod doctor;
 mod domains;

@@ -27,6 +27,8 @@ pub struct GuestOptions {
     pub ignore_cgroups: bool,
     /// Probe idle vCPUs. Without it only what runs anyway is measured.
     pub probe: bool,
+    /// Part of the VM's CPU time, in percent, that the probes and the daemon may take together: more than 0, up to 10.
+    pub probe_budget_pct: f64,
     /// End turns when they are due, by timers; without them at the next tick.
     pub slice_timers: bool,
     /// CPU request of a normal task in microseconds, 500 to 100,000.
@@ -49,6 +51,7 @@ impl Default for GuestOptions {
             partial: false,
             ignore_cgroups: false,
             probe: true,
+            probe_budget_pct: 1.0,
             slice_timers: true,
             slice_us: 3000,
             debug: false,

@@ -2,9 +2,11 @@
 //!
 //! Steal is visible only while a vCPU wants to run. One best-effort thread per vCPU therefore makes
 //! it busy for a moment when nothing else did: the scheduler measures as it does for any task. A
-//! vCPU that works is never probed; one whose estimate does not change is probed less and less.
+//! vCPU that works is never probed; one whose estimate does not change is probed less and less, and all
+//! together take no more than their budget.
 
 use crate::bpf::intf;
+use crate::budget::Budget;
 use crate::model::VcpuFacts;
 use crate::{sys, GuestError};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,49 +40,58 @@ struct Probe {
 pub(crate) struct Prober {
     probes: Vec<Option<Probe>>,
     stop: Arc<AtomicBool>,
+    budget: Arc<Budget>,
 }
 
 impl Prober {
     /// Starts the threads of the online CPUs.
-    pub(crate) fn start(nr_cpus: usize, online: &[usize]) -> Result<Self, GuestError> {
+    pub(crate) fn start(nr_cpus: usize, online: &[usize], budget: Arc<Budget>) -> Result<Self, GuestError> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut probes: Vec<Option<Probe>> = (0..nr_cpus).map(|_| None).collect();
         for &cpu in online.iter().filter(|cpu| **cpu < nr_cpus) {
             probes[cpu] = Some(start_probe(cpu, &stop)?);
         }
-        Ok(Self { probes, stop })
+        Ok(Self { probes, stop, budget })
     }
 
-    /// Orders a probe of every vCPU whose estimate is due.
+    /// Orders a probe of every vCPU whose estimate is due, those first that have waited longest, as far as the
+    /// budget goes.
     pub(crate) fn step(&mut self, facts: &[VcpuFacts], now: Instant) {
         let quiet = facts.iter().filter(|fact| fact.online).all(|fact| fact.share > QUIET_SHARE);
         let longest = if quiet { INTERVAL_QUIET } else { INTERVAL_MAX };
-        for (fact, slot) in facts.iter().zip(self.probes.iter_mut()) {
+        let mut due = Vec::new();
+        for (cpu, (fact, slot)) in facts.iter().zip(self.probes.iter_mut()).enumerate() {
             let Some(probe) = slot else { continue };
             if probe.interval > longest {
                 probe.interval = longest;
                 probe.due = probe.due.min(now + longest);
             }
-            if !fact.online {
-                continue;
-            }
             let age = fact.age_ms.map_or(Duration::MAX, |age| Duration::from_nanos((age * 1e6) as u64));
-            if age < probe.interval {
-                // Its own work keeps it measured.
-                continue;
+            // A vCPU with work of its own is measured by that.
+            if fact.online && age >= probe.interval && now >= probe.due {
+                due.push((probe.due, cpu));
             }
-            if now < probe.due {
-                continue;
+        }
+        due.sort_unstable();
+        for (_, cpu) in due {
+            let length = probe_length(&facts[cpu]);
+            if !self.budget.take(length.mul_f64(facts[cpu].share.clamp(0.0, 1.0)), length) {
+                break;
             }
-            let news = (fact.share - probe.last_share).abs() > NEWS;
-            probe.interval = if news { INTERVAL_MIN } else { (probe.interval * 5 / 4).min(longest) };
-            probe.last_share = fact.share;
-            probe.due = now + probe.interval;
-            match probe.orders.try_send(probe_length(fact)) {
-                Ok(()) | Err(TrySendError::Full(_)) => {}
-                // The thread ended because its CPU cannot be used: nothing to probe.
-                Err(TrySendError::Disconnected(_)) => *slot = None,
-            }
+            self.order(cpu, &facts[cpu], length, longest, now);
+        }
+    }
+
+    fn order(&mut self, cpu: usize, fact: &VcpuFacts, length: Duration, longest: Duration, now: Instant) {
+        let Some(probe) = &mut self.probes[cpu] else { return };
+        let news = (fact.share - probe.last_share).abs() > NEWS;
+        probe.interval = if news { INTERVAL_MIN } else { (probe.interval * 5 / 4).min(longest) };
+        probe.last_share = fact.share;
+        probe.due = now + probe.interval;
+        match probe.orders.try_send(length) {
+            Ok(()) | Err(TrySendError::Full(_)) => {}
+            // The thread ended because its CPU cannot be used: nothing to probe.
+            Err(TrySendError::Disconnected(_)) => self.probes[cpu] = None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Life cycle: check, load, run, report, give back.
 
 use crate::bpf::{intf, BpfSkel, BpfSkelBuilder};
+use crate::budget::Budget;
 use crate::domains::Domains;
 use crate::metrics::Exporter;
 use crate::model::{self, GroupFacts, VcpuFacts};
@@ -13,6 +14,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
 use scx_stats::prelude::*;
 use scx_utils::{scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report, UserExitInfo};
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often the daemon looks at estimates and at the scheduler's state.
@@ -75,9 +77,12 @@ impl<'a> Running<'a> {
         let domains = Domains::of_the_kernel(nr_cpus, &online);
         domains.install(&mut skel)?;
         let link = scx_ops_attach!(skel, tandem_guest).map_err(GuestError::Load)?;
-        let prober = options.probe.then(|| Prober::start(nr_cpus, &online)).transpose()?;
-        let topology =
-            options.probe.then(|| TopologyKeeper::start(nr_cpus, TOPOLOGY_FILE.into())).transpose()?;
+        let (mut prober, mut topology) = (None, None);
+        if options.probe {
+            let budget = Arc::new(Budget::new(options.probe_budget_pct, online.len()));
+            prober = Some(Prober::start(nr_cpus, &online, Arc::clone(&budget))?);
+            topology = Some(TopologyKeeper::start(nr_cpus, TOPOLOGY_FILE.into(), budget)?);
+        }
         let server = StatsServer::new(stats::server_data()).launch().map_err(GuestError::Stats)?;
         log::info!(
             "tandem guest scheduler loaded on {} of {nr_cpus} possible CPUs, steal from {}",

@@ -36,9 +36,18 @@ pub(crate) fn become_prober_on(cpu: usize) -> std::io::Result<()> {
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock of the scheduler's own time stamps.
 pub(crate) fn monotonic_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// CPU time that all threads of this process have used.
+pub(crate) fn cpu_time_of_process() -> std::time::Duration {
+    std::time::Duration::from_nanos(clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID))
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: time is valid for writes; the clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    // SAFETY: time is valid for writes; the clocks asked for exist on every Linux.
+    unsafe { libc::clock_gettime(clock, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

@@ -3,8 +3,10 @@
 //! A topology that a probe has found is confirmed by a few questions now and then (vSched, section 3.3,
 //! "validation"), less and less often while it holds. It survives the daemon in a file. What could not
 //! be confirmed for too long is given up in favour of what the kernel says. A probe keeps all vCPUs busy
-//! for a moment, so after each the prober rests for a hundred times as long as that took.
+//! for a moment, so it is begun only when the daemon's budget has something left, and after it the prober rests
+//! for a hundred times as long as it took.
 
+use crate::budget::Budget;
 use crate::domains::Domains;
 use crate::GuestError;
 use std::path::PathBuf;
@@ -28,8 +30,10 @@ const LATE: Duration = Duration::from_secs(300);
 const MAX_AGE: Duration = Duration::from_secs(900);
 /// Part of the VM's time that probing may take: one in so many.
 const DUTY: u32 = 100;
-/// How often the thread looks whether it shall end.
-const STEP: Duration = Duration::from_millis(200);
+/// What a probe is expected to keep each CPU busy for.
+const EXPECTED: Duration = Duration::from_millis(5);
+/// How often the thread looks whether there is something left in the budget.
+const STEP: Duration = Duration::from_millis(500);
 
 /// The thread that keeps the topology.
 pub(crate) struct TopologyKeeper {
@@ -40,11 +44,11 @@ pub(crate) struct TopologyKeeper {
 
 impl TopologyKeeper {
     /// Starts probing. `file`: where the topology is remembered.
-    pub(crate) fn start(nr_cpus: usize, file: PathBuf) -> Result<Self, GuestError> {
+    pub(crate) fn start(nr_cpus: usize, file: PathBuf, budget: Arc<Budget>) -> Result<Self, GuestError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (found, news) = channel();
         let keeper =
-            Keeper { nr_cpus, file, boot_id: boot_id(), stop: Arc::clone(&stop), found, known: None };
+            Keeper { nr_cpus, file, boot_id: boot_id(), stop: Arc::clone(&stop), found, known: None, budget };
         let thread = std::thread::Builder::new()
             .name("topology".into())
             .spawn(move || keeper.run())
@@ -62,6 +66,7 @@ impl Drop for TopologyKeeper {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             // It does nothing that could panic.
             let _ = thread.join();
         }
@@ -80,6 +85,7 @@ struct Keeper {
     stop: Arc<AtomicBool>,
     found: Sender<Domains>,
     known: Option<Known>,
+    budget: Arc<Budget>,
 }
 
 /// How one probe ended.
@@ -100,8 +106,14 @@ impl Keeper {
         // What was recalled is confirmed before long.
         let mut due = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
-            if Instant::now() < due {
-                std::thread::sleep(STEP.min(due.saturating_duration_since(Instant::now())));
+            let now = Instant::now();
+            if now < due {
+                std::thread::park_timeout(due - now);
+                continue;
+            }
+            let expected = EXPECTED * u32::try_from(self.nr_cpus).unwrap_or(u32::MAX);
+            if !self.budget.take(expected, FULL) {
+                due = now + STEP;
                 continue;
             }
             let started = Instant::now();

@@ -35,6 +35,10 @@ pub struct GuestCmd {
     #[arg(long)]
     no_probe: bool,
 
+    /// Part of the VM's CPU time that probes and daemon may take together, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent_of_the_vm)]
+    probe_budget: f64,
+
     /// End turns at the kernel's tick instead of when they are due
     #[arg(long)]
     no_slice_timers: bool,
@@ -78,6 +82,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A part of the VM's CPU time: more than 0, up to 10.
+fn percent_of_the_vm(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 10.0 => Ok(percent),
+        _ => Err("give a number of percent above 0 and up to 10".into()),
+    }
+}
+
 fn cost_seconds(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -103,6 +115,7 @@ impl GuestCmd {
             partial: self.partial,
             ignore_cgroups: self.ignore_cgroups,
             probe: !self.no_probe,
+            probe_budget_pct: self.probe_budget,
             slice_timers: !self.no_slice_timers,
             slice_us: self.slice_us,
             metrics: self.metrics,
