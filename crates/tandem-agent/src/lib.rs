@@ -160,6 +160,8 @@ pub struct VmSpec {
     pub memory_mib: u32,
     /// Host CPU of each vCPU.
     pub pins: Vec<usize>,
+    /// The emulator's other threads run on the host's own CPU 0 (libvirt: `emulatorpin`), not beside the vCPUs.
+    pub emulator_apart: bool,
     /// QEMU CPU model.
     pub cpu_model: String,
     /// More kernel parameters.

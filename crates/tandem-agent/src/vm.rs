@@ -180,13 +180,17 @@ fn qemu_command(spec: &VmSpec, socket: &str) -> Command {
     command
 }
 
+fn threads_of(pid: u32) -> Vec<i32> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok()).collect()
+}
+
 fn vcpu_threads(pid: u32) -> Vec<(usize, i32)> {
     let mut threads = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
-        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+    for tid in threads_of(pid) {
+        let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
         let number = name.trim().strip_prefix("CPU ").and_then(|rest| rest.strip_suffix("/KVM"));
-        let tid = entry.file_name().to_string_lossy().parse();
-        if let (Some(Ok(vcpu)), Ok(tid)) = (number.map(str::parse), tid) {
+        if let Some(Ok(vcpu)) = number.map(str::parse) {
             threads.push((vcpu, tid));
         }
     }
@@ -195,7 +199,8 @@ fn vcpu_threads(pid: u32) -> Vec<(usize, i32)> {
 }
 
 fn pin_vcpus(pid: u32, spec: &VmSpec, deadline: Instant) -> Result<(), String> {
-    // CPU 0 of the host is for its own work; the emulator's other threads share the guests' CPUs, as on a real host.
+    // CPU 0 of the host is for its own work. Unless told otherwise the emulator's other threads share the guests'
+    // CPUs, as on most hosts: a device's timer then takes a vCPU's pCPU for half a millisecond now and then.
     while vcpu_threads(pid).len() < spec.vcpus {
         if Instant::now() >= deadline {
             return Err(format!(
@@ -206,6 +211,11 @@ fn pin_vcpus(pid: u32, spec: &VmSpec, deadline: Instant) -> Result<(), String> {
             ));
         }
         std::thread::sleep(Duration::from_millis(10));
+    }
+    if spec.emulator_apart {
+        for tid in threads_of(pid) {
+            sys::pin(tid, &[0]).map_err(|error| format!("pinning the emulator to CPU 0: {error}"))?;
+        }
     }
     for (vcpu, tid) in vcpu_threads(pid) {
         if let Some(&cpu) = spec.pins.get(vcpu) {

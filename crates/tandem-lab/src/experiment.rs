@@ -68,10 +68,16 @@ pub struct Experiment {
     /// Do the figures depend on time? If not, disturbance from outside does not void them.
     #[serde(default = "yes")]
     pub timed: bool,
+    /// The workloads load the scheduler themselves: trouble in them is not the rig's, and they are not repeated.
+    #[serde(default)]
+    pub loads_scheduler: bool,
     /// Also report how exactly the contention was delivered.
     #[serde(default)]
     pub report_contention: bool,
 }
+
+/// No workload may run for longer, seconds.
+const LONGEST_S: f64 = 7200.0;
 
 /// A guest.
 #[derive(Debug, Clone, Deserialize)]
@@ -87,6 +93,9 @@ pub struct Vm {
     /// More kernel parameters.
     #[serde(default)]
     pub kernel_args: String,
+    /// The emulator's other threads run on the host's own CPU 0 (libvirt: `emulatorpin`), not beside the vCPUs.
+    #[serde(default)]
+    pub emulator_apart: bool,
 }
 
 /// A limit by the host's `cpu.max`.
@@ -388,8 +397,11 @@ impl Experiment {
             if workload.argv.is_empty() == workload.script.is_none() {
                 return Err(format!("workload {}: give either argv or script", workload.name));
             }
-            if !(workload.timeout_s > 0.0 && workload.timeout_s <= 3600.0) {
-                return Err(format!("workload {}: timeout_s must lie between 0 and 3600", workload.name));
+            if !(workload.timeout_s > 0.0 && workload.timeout_s <= LONGEST_S) {
+                return Err(format!(
+                    "workload {}: timeout_s must lie between 0 and {LONGEST_S}",
+                    workload.name
+                ));
             }
         }
         Ok(())

@@ -320,6 +320,7 @@ fn run_workload(
         beside.push((&background.machine, session.spawn(&background.machine, &background.argv)?));
     }
     let before = contention::truth(&mut session.machine.link)?;
+    session.scheduler_loaded |= experiment.loads_scheduler;
     let output = session.exec(&argv, Duration::from_secs_f64(workload.timeout_s))?;
     let after = contention::truth(&mut session.machine.link)?;
     for (machine, handle) in beside {

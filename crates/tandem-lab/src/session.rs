@@ -66,6 +66,7 @@ impl Session {
                     pins: vm.pins.clone(),
                     cpu_model: if accel == Accel::Kvm { GUEST_CPU_KVM } else { GUEST_CPU_TCG }.into(),
                     kernel_args: vm.kernel_args.clone(),
+                    emulator_apart: vm.emulator_apart,
                 };
                 let started = machine.link.ask(SELF, Op::StartVm(spec), SHORT * 2);
                 // No software under test is in play yet.
