@@ -24,8 +24,10 @@
 
 /* Shortest window of busy time, in ns; a plain number, so that bindings of this header carry it too. */
 #define TANDEM_WINDOW_NS 12000000ULL
-/* Shorter absences are exits and timer work of the host, not preemptions. */
+/* A wake-up that waits for less found its pCPU free: exits and timer work of the host take as long. */
 #define TANDEM_INACTIVE_MIN_NS (300 * NSEC_PER_USEC_)
+/* Absences are counted from here on. (Of irregular ones with a mean of 2 ms every seventh is below 0.3 ms.) */
+#define TANDEM_ABSENCE_MIN_NS (100 * NSEC_PER_USEC_)
 /* An estimate that nothing refreshed for this long is no longer believed. */
 #define TANDEM_STALE_NS (3000 * NSEC_PER_MSEC_)
 /* A window this far below the average is news: what is known of others is old. */
@@ -38,7 +40,7 @@
 /* No absence is taken for longer than this. */
 #define TANDEM_INACTIVE_MAX_NS (200 * NSEC_PER_MSEC_)
 
-/* Lengths of absences are counted in buckets, four per doubling, from TANDEM_INACTIVE_MIN_NS on. */
+/* Lengths of absences are counted in buckets, four per doubling, from TANDEM_ABSENCE_MIN_NS on. */
 #define TANDEM_ABSENCE_BUCKETS 48U
 
 struct vcpu_model {
@@ -62,7 +64,7 @@ struct vcpu_model {
 /* Bucket of a length: four per doubling. */
 POLICY u32 absence_bucket(u64 absence_ns)
 {
-	u64 limit = TANDEM_INACTIVE_MIN_NS;
+	u64 limit = TANDEM_ABSENCE_MIN_NS;
 	u32 bucket = 0, i;
 
 	for (i = 0; i < TANDEM_ABSENCE_BUCKETS / 4 - 1; i++) {
@@ -82,7 +84,7 @@ POLICY u32 absence_bucket(u64 absence_ns)
  */
 POLICY void vcap_absences(struct vcpu_model *m, u64 absent_ns, u32 returns)
 {
-	u64 most = absent_ns / TANDEM_INACTIVE_MIN_NS, each;
+	u64 most = absent_ns / TANDEM_ABSENCE_MIN_NS, each;
 	u32 times = (u32)min_u64(max_u64(returns, 1), most), bucket;
 
 	if (!times)

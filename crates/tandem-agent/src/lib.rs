@@ -208,6 +208,8 @@ pub struct RtStat {
     pub cpu: usize,
     /// Bursts so far.
     pub bursts: u64,
+    /// How many of these followed the one before them at once: their pause was shorter than a timer needs.
+    pub joined: u64,
     /// Length of these bursts before compensation, nanoseconds: with random lengths it is this sum, not
     /// the mean that was asked for, that a short measurement must be held against.
     pub asked_ns: u64,

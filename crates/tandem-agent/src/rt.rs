@@ -19,6 +19,7 @@ struct Shared {
     stop: AtomicBool,
     compensation_ns: AtomicU64,
     bursts: AtomicU64,
+    joined: AtomicU64,
     asked_ns: AtomicU64,
     busy_ns: AtomicU64,
 }
@@ -70,6 +71,7 @@ impl Competitors {
         let of = |c: &Competitor| RtStat {
             cpu: c.cpu,
             bursts: c.shared.bursts.load(Ordering::Relaxed),
+            joined: c.shared.joined.load(Ordering::Relaxed),
             asked_ns: c.shared.asked_ns.load(Ordering::Relaxed),
             busy_ns: c.shared.busy_ns.load(Ordering::Relaxed),
         };
@@ -102,6 +104,7 @@ fn compete(shared: &Shared, spec: &RtSpec, index: usize, origin_ns: u64) {
         } else {
             (begin - origin_ns) as usize / (spec.swap_ms as usize * 1_000_000) % spec.cpus.len()
         };
+        let pauses = sys::now_ns() < begin.saturating_sub(lateness_ns);
         sys::sleep_until_ns(begin.saturating_sub(lateness_ns));
         let woken = sys::now_ns();
         let late = woken.saturating_sub(begin.saturating_sub(lateness_ns));
@@ -113,6 +116,7 @@ fn compete(shared: &Shared, spec: &RtSpec, index: usize, origin_ns: u64) {
                 std::hint::spin_loop();
             }
             shared.bursts.fetch_add(1, Ordering::Relaxed);
+            shared.joined.fetch_add(u64::from(!pauses), Ordering::Relaxed);
             shared.asked_ns.fetch_add(on_ns, Ordering::Relaxed);
             shared.busy_ns.fetch_add(sys::now_ns() - woken, Ordering::Relaxed);
         }

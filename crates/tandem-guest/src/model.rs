@@ -44,8 +44,8 @@ pub struct GroupFacts {
     pub limits: u64,
 }
 
-/// `TANDEM_INACTIVE_MIN_NS` in `policy/vcap.h`.
-const ABSENCE_MIN_MS: f64 = 0.3;
+/// `TANDEM_ABSENCE_MIN_NS` in `policy/vcap.h`.
+const ABSENCE_MIN_MS: f64 = 0.1;
 
 impl VcpuFacts {
     /// A percentile of the lengths of absences, 0 to 1, in milliseconds: the middle of its bucket. None: there were none.

@@ -26,7 +26,7 @@ impl<'a> HostTruth<'a> {
             }
             HostFigure::AbsenceMs => {
                 let found = self.delivered.iter().find(|d| d.vm == self.vm && d.vcpu == against.vcpu)?;
-                (found.period_ms > 0.0).then(|| 100.0 * (estimate / found.period_ms - 1.0).abs())
+                (found.absence_ms > 0.0).then(|| 100.0 * (estimate / found.absence_ms - 1.0).abs())
             }
         }
     }
@@ -54,7 +54,8 @@ mod tests {
             share_pct: 75.0,
             asked_period_ms: 8.0,
             drawn_period_ms: 8.0,
-            period_ms: 8.0,
+            period_ms: 7.0,
+            absence_ms: 8.0,
             demand_pct: 100.0,
         };
         let (times, delivered) = ([time], [delivered]);

@@ -106,7 +106,7 @@ fn several_absences_between_two_looks_are_as_many() {
     // Nobody counted: one. Exits without a loss: none.
     vcap_busy(&mut model, 16 * MS, 8 * MS, 6 * MS, 0);
     assert_eq!((model.absent_ns, model.inactive_events), (12 * MS, 4));
-    vcap_busy(&mut model, 24 * MS, 8 * MS, 100_000, 5);
+    vcap_busy(&mut model, 24 * MS, 8 * MS, 90_000, 5);
     assert_eq!((model.absent_ns, model.inactive_events), (12 * MS, 4));
 }
 
