@@ -1,5 +1,6 @@
 //! `tandem sim`: two levels of scheduling, simulated.
 
+use crate::sim_validation::Comparison;
 use anyhow::{bail, Context};
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,6 @@ use tandem_sim::catalog::MODELS;
 use tandem_sim::paper::{self, EXPERIMENTS};
 use tandem_sim::runner::{self, MOST_EVENTS};
 use tandem_sim::scenario::Scenario;
-use tandem_sim::validation::{CASES, TOLERANCE};
 
 /// Simulate a host and its guests.
 #[derive(Debug, Args)]
@@ -199,6 +199,21 @@ fn write_up(page: &Path, effort: &Effort) -> anyhow::Result<()> {
         }
         text.push_str(&render_metrics(&result, Style::Markdown));
     }
+    let lab = page.parent().unwrap_or(Path::new(".")).join("evidence/validation.json");
+    if lab.exists() {
+        let lab = ExperimentResult::load(&lab).with_context(|| format!("reading {}", lab.display()))?;
+        let comparison = Comparison::with(&lab, effort.seeds, effort.threads())?;
+        let control = Comparison::control(&lab, effort.seeds, effort.threads())?;
+        text.push_str(&format!(
+            "\n## Against the lab\n\nThe same workload files in guests of the lab (`tandem lab run validation`: {}, {} repetitions) and in the model.\n\n\
+             {}\n{}. Control, absences in the model five times as long as in the lab: {}.\n",
+            lab.machine.get("kernel").and_then(|kernel| kernel.as_str()).unwrap_or("a kernel of unknown version"),
+            lab.metrics.first().map_or(0, |metric| metric.samples_of("eevdf").len()),
+            comparison.table(),
+            comparison.verdict(),
+            control.verdict()
+        ));
+    }
     std::fs::write(page, text).with_context(|| format!("writing {}", page.display()))
 }
 
@@ -253,47 +268,9 @@ fn trace(file: &str, out: &Path, arm: Option<&str>, seed: u64) -> anyhow::Result
 /// Ratios of the lab beside those of the model; fails if they lie too far apart.
 fn validate(lab: &Path, effort: &Effort) -> anyhow::Result<ExitCode> {
     let lab = ExperimentResult::load(lab).with_context(|| format!("reading {}", lab.display()))?;
-    let threads = effort.threads();
-    // How long a millisecond of work takes there, on a vCPU of its own.
-    let alone = lab.metrics.iter().find(|metric| metric.name == "alone: work");
-    let work_scale = alone
-        .and_then(|metric| tandem_result::median(metric.samples_of("eevdf")))
-        .map_or(1.0, |us| us / 1000.0);
-    println!("{:<26} {:>8} {:>8} {:>8}   same order", "ratio of tandem to EEVDF", "lab", "model", "error");
-    let (mut errors, mut disagree) = (Vec::new(), 0);
-    for case in CASES {
-        let name = case.metric();
-        let ratio = lab
-            .metrics
-            .iter()
-            .find(|metric| metric.name == name)
-            .and_then(|metric| metric.ratio.get("tandem"));
-        let (Some(ratio), Some(model)) = (ratio, case.ratio(work_scale, 8000.0, effort.seeds, threads)?)
-        else {
-            println!("{name:<26} {:>8}", "-");
-            continue;
-        };
-        let error = model / ratio.median - 1.0;
-        let told_apart = ratio.ci95[0] > 1.0 || ratio.ci95[1] < 1.0;
-        let same = !told_apart || (model > 1.0) == (ratio.median > 1.0);
-        disagree += usize::from(!same);
-        errors.push(error.abs());
-        println!(
-            "{name:<26} {:>8.3} {model:>8.3} {:>7.1} %   {}",
-            ratio.median,
-            error * 100.0,
-            if same { "yes" } else { "NO" }
-        );
-    }
-    let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
-    let good = !errors.is_empty() && mean <= TOLERANCE && disagree == 0;
-    println!(
-        "mean error {:.1} % (tolerated {:.0} %), {disagree} orders differ: {}",
-        mean * 100.0,
-        TOLERANCE * 100.0,
-        if good { "ok" } else { "MISSED" }
-    );
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let comparison = Comparison::with(&lab, effort.seeds, effort.threads())?;
+    println!("{}\n{}", comparison.table(), comparison.verdict());
+    Ok(if comparison.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Two guests on 16 pCPUs under a mixed load, and larger ones.

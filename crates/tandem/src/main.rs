@@ -6,6 +6,7 @@ mod cmd_guest;
 mod cmd_lab;
 mod cmd_probe;
 mod cmd_sim;
+mod sim_validation;
 
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;

@@ -1,0 +1,133 @@
+//! Ratios between schedulers in the lab beside those of the model.
+
+use std::fmt::Write as _;
+use tandem_result::ExperimentResult;
+use tandem_sim::validation::{CASES, TOLERANCE};
+
+/// How long absences are in the lab's experiment, microseconds.
+const ABSENCE_US: f64 = 8000.0;
+/// The control: with this length in the model the comparison has to fail.
+const WRONG_ABSENCE_US: f64 = 40_000.0;
+
+/// One workload in both.
+struct Row {
+    name: String,
+    lab: f64,
+    interval: [f64; 2],
+    model: f64,
+}
+
+impl Row {
+    fn error(&self) -> f64 {
+        self.model / self.lab - 1.0
+    }
+
+    /// Is the order of the schedulers the same, where the lab tells them apart?
+    fn same_order(&self) -> bool {
+        let told_apart = self.interval[0] > 1.0 || self.interval[1] < 1.0;
+        !told_apart || (self.model > 1.0) == (self.lab > 1.0)
+    }
+}
+
+/// All workloads in both.
+pub struct Comparison {
+    rows: Vec<Row>,
+}
+
+impl Comparison {
+    /// Computes the model's side of every workload that the lab's result has.
+    pub fn with(lab: &ExperimentResult, seeds: u64, threads: usize) -> anyhow::Result<Self> {
+        Self::at(lab, ABSENCE_US, seeds, threads)
+    }
+
+    /// The same with a wrong parameter.
+    pub fn control(lab: &ExperimentResult, seeds: u64, threads: usize) -> anyhow::Result<Self> {
+        Self::at(lab, WRONG_ABSENCE_US, seeds, threads)
+    }
+
+    fn at(lab: &ExperimentResult, absence_us: f64, seeds: u64, threads: usize) -> anyhow::Result<Self> {
+        let metric = |name: &str| lab.metrics.iter().find(|metric| metric.name == name);
+        // How long a millisecond of work takes there, on a vCPU of its own.
+        let work_scale = metric("alone: work")
+            .and_then(|alone| tandem_result::median(alone.samples_of("eevdf")))
+            .map_or(1.0, |us| us / 1000.0);
+        let mut rows = Vec::new();
+        for case in CASES {
+            let name = case.metric();
+            let Some(ratio) = metric(&name).and_then(|metric| metric.ratio.get("tandem")) else { continue };
+            if let Some(model) = case.ratio(work_scale, absence_us, seeds, threads)? {
+                rows.push(Row { name, lab: ratio.median, interval: ratio.ci95, model });
+            }
+        }
+        Ok(Self { rows })
+    }
+
+    /// Mean of the errors, without their signs.
+    fn mean_error(&self) -> f64 {
+        self.rows.iter().map(|row| row.error().abs()).sum::<f64>() / self.rows.len().max(1) as f64
+    }
+
+    fn disagreements(&self) -> usize {
+        self.rows.iter().filter(|row| !row.same_order()).count()
+    }
+
+    /// Is the model close enough?
+    pub fn holds(&self) -> bool {
+        !self.rows.is_empty() && self.mean_error() <= TOLERANCE && self.disagreements() == 0
+    }
+
+    /// The figures in one sentence.
+    pub fn verdict(&self) -> String {
+        format!(
+            "mean error {:.1} % (tolerated {:.0} %), {} of {} in another order: {}",
+            self.mean_error() * 100.0,
+            TOLERANCE * 100.0,
+            self.disagreements(),
+            self.rows.len(),
+            if self.holds() { "ok" } else { "MISSED" }
+        )
+    }
+
+    /// A Markdown table.
+    pub fn table(&self) -> String {
+        let mut text = String::from(
+            "| workload, ratio of Tandem to EEVDF | lab | model | error | same order |\n|---|---|---|---|---|\n",
+        );
+        for row in &self.rows {
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "| {} | {:.3} [{:.3}, {:.3}] | {:.3} | {:+.1} % | {} |",
+                row.name,
+                row.lab,
+                row.interval[0],
+                row.interval[1],
+                row.model,
+                row.error() * 100.0,
+                if row.same_order() { "yes" } else { "**no**" }
+            );
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(lab: f64, interval: [f64; 2], model: f64) -> Row {
+        Row { name: "w".into(), lab, interval, model }
+    }
+
+    #[test]
+    fn errors_and_orders_decide() {
+        let close = Comparison { rows: vec![row(1.2, [1.1, 1.3], 1.25), row(1.0, [0.9, 1.1], 0.95)] };
+        assert!(close.holds(), "{}", close.verdict());
+        // The lab tells them apart, and the model says the opposite.
+        let turned = Comparison { rows: vec![row(1.05, [1.02, 1.08], 0.98)] };
+        assert!(!turned.holds());
+        let far = Comparison { rows: vec![row(1.5, [1.4, 1.6], 3.0)] };
+        assert!(!far.holds());
+        assert!(!Comparison { rows: Vec::new() }.holds());
+    }
+}
