@@ -208,7 +208,7 @@ pub const MODELS: &[Model] = &[
     model(
         "nginx",
         "other",
-        "[E] 50 us per request of 1 KiB",
+        "[E] 50 us per request of 1 KiB; connections stay with their worker",
         128,
         Shape::Server { service_us: 50.0, cv: 0.3, load: 0.5 },
     ),
@@ -260,12 +260,25 @@ impl Model {
         match self.shape {
             Shape::Server { service_us, cv, load } => {
                 let rate = rate_hz.unwrap_or(load * capacity * 1e6 / service_us);
+                let service = lognormal(service_us, cv);
+                if self.suite == "tailbench" {
+                    // As its networked configuration does it.
+                    return format!(
+                        r#"{{"resources": {{"x_arrivals": {{"requests": {{"rate_hz": {rate:.3}, "service": {service}, "intake": "locked"}}}}}},
+ "tasks": {{"worker": {{"instance": {threads}, "loop": -1, {ws}, "x_serve": "requests"}}}}}}"#
+                    );
+                }
+                // A connection stays with the worker that has accepted it.
+                let each =
+                    |what: &dyn Fn(u32) -> String| (0..threads).map(what).collect::<Vec<_>>().join(",\n  ");
+                let one_s = rate / f64::from(threads.max(1));
                 format!(
-                    r#"{{"resources": {{"x_arrivals": {{"requests": {{"rate_hz": {rate:.3}, "service": {}{}}}}}}},
- "tasks": {{"worker": {{"instance": {threads}, "loop": -1, {ws}, "x_serve": "requests"}}}}}}"#,
-                    lognormal(service_us, cv),
-                    // As Tailbench's networked configuration does it.
-                    if self.suite == "tailbench" { r#", "intake": "locked""# } else { "" }
+                    r#"{{"resources": {{"x_arrivals": {{{}}}}},
+ "tasks": {{{}}}}}"#,
+                    each(&|i| format!(
+                        r#""connections{i}": {{"rate_hz": {one_s:.3}, "service": {service}}}"#
+                    )),
+                    each(&|i| format!(r#""worker{i}": {{"loop": -1, {ws}, "x_serve": "connections{i}"}}"#))
                 )
             }
             Shape::Independent { piece_us } => format!(

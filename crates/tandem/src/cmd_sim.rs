@@ -198,6 +198,7 @@ fn write_up(page: &Path, effort: &Effort) -> anyhow::Result<()> {
             text.push_str(&format!("![ratios](figures/{}.svg)\n\n", experiment.id));
         }
         text.push_str(&render_metrics(&result, Style::Markdown));
+        text.push_str(&averages(&result));
     }
     let lab = page.parent().unwrap_or(Path::new(".")).join("evidence/validation.json");
     if lab.exists() {
@@ -215,6 +216,36 @@ fn write_up(page: &Path, effort: &Effort) -> anyhow::Result<()> {
         ));
     }
     std::fs::write(page, text).with_context(|| format!("writing {}", page.display()))
+}
+
+/// Geometric means of the ratios over the programs of an experiment that has many.
+fn averages(result: &ExperimentResult) -> String {
+    let mut text = String::new();
+    let mut figures: Vec<&str> =
+        result.metrics.iter().filter_map(|m| Some(m.name.rsplit_once(": ")?.1)).collect();
+    figures.sort_unstable();
+    figures.dedup();
+    for arm in result.arms.iter().filter(|arm| **arm != result.baseline) {
+        for figure in &figures {
+            let of_figure = |name: &str| name.rsplit_once(": ").is_some_and(|(_, what)| what == *figure);
+            let ratios: Vec<f64> = result
+                .metrics
+                .iter()
+                .filter(|metric| of_figure(&metric.name))
+                .filter_map(|metric| Some(metric.ratio.get(arm)?.median).filter(|ratio| *ratio > 0.0))
+                .collect();
+            if ratios.len() < 3 {
+                continue;
+            }
+            let mean = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
+            text.push_str(&format!(
+                "\n{figure}, {arm} over {}: {mean:.3} on average (geometric mean of {}).\n",
+                result.baseline,
+                ratios.len()
+            ));
+        }
+    }
+    text
 }
 
 fn add_to(
@@ -302,4 +333,24 @@ fn resident_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|text| text.split_ascii_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) / 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn averages_are_over_programs_and_geometric() {
+        let mut result = ExperimentResult::new("x", Evidence::Model, "cfs", &["cfs", "tandem"], 1);
+        for (program, ratio) in [("a", 0.5), ("b", 1.0), ("c", 2.0)] {
+            for sample in [100.0, 101.0, 99.0, 100.0, 102.0, 98.0] {
+                let metric = result.metric_mut(&format!("{program}: p95"), "us", Better::Lower);
+                metric.push("cfs", sample);
+                metric.push("tandem", sample * ratio);
+            }
+        }
+        result.compute_ratios(true);
+        let text = averages(&result);
+        assert!(text.contains("p95, tandem over cfs: 1.000 on average (geometric mean of 3)"), "{text}");
+    }
 }
