@@ -125,6 +125,7 @@ fn world(name: &str, spec: &KernelSpec, layout: Hardware, cpus: usize) -> World 
         tick_ns: spec.tick_ns,
         preemption: spec.preemption,
         halted_looks_preempted: spec.halted_looks_preempted,
+        idle_balance_at: 0,
         sees_steal: spec.sees_steal,
         pages: Vec::new(),
         policy: None,

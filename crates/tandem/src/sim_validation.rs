@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use tandem_result::ExperimentResult;
-use tandem_sim::validation::{CASES, TOLERANCE};
+use tandem_sim::validation::{Scale, CASES, TOLERANCE, WAKE_US};
 
 /// How long absences are in the lab's experiment, microseconds.
 const ABSENCE_US: f64 = 8000.0;
@@ -47,15 +47,18 @@ impl Comparison {
 
     fn at(lab: &ExperimentResult, absence_us: f64, seeds: u64, threads: usize) -> anyhow::Result<Self> {
         let metric = |name: &str| lab.metrics.iter().find(|metric| metric.name == name);
-        // How long a millisecond of work takes there, on a vCPU of its own.
-        let work_scale = metric("alone: work")
-            .and_then(|alone| tandem_result::median(alone.samples_of("eevdf")))
-            .map_or(1.0, |us| us / 1000.0);
+        // How slow it is there, with nothing beside.
+        let alone = |name: &str| tandem_result::median(metric(name)?.samples_of("eevdf"));
+        let scale = Scale {
+            // CPU-bound threads on both vCPUs, a millisecond each time.
+            work: alone("hogs: loops").filter(|per_s| *per_s > 0.0).map_or(1.0, |per_s| 2000.0 / per_s),
+            wake: alone("alone: wake-up p50").map_or(1.0, |us| (us / WAKE_US).max(1.0)),
+        };
         let mut rows = Vec::new();
         for case in CASES {
             let name = case.metric();
             let Some(ratio) = metric(&name).and_then(|metric| metric.ratio.get("tandem")) else { continue };
-            if let Some(model) = case.ratio(work_scale, absence_us, seeds, threads)? {
+            if let Some(model) = case.ratio(scale, absence_us, seeds, threads)? {
                 rows.push(Row { name, lab: ratio.median, interval: ratio.ci95, model });
             }
         }

@@ -170,12 +170,13 @@ impl Machine {
         self.worlds[world].fair.waiting_tasks(from).into_iter().filter(ready).collect()
     }
 
-    pub(super) fn move_task(&mut self, task: usize, to: usize) {
+    /// `by`: the CPU that does so.
+    pub(super) fn move_task(&mut self, task: usize, to: usize, by: usize) {
         let (world, from) = (self.tasks[task].world, self.tasks[task].cpu);
         self.charge(world, from);
         let entity = self.tasks[task].entity;
         self.worlds[world].fair.dequeue(entity, false);
-        self.queue_task_from(task, to, Arrival::Migrated, Some(to));
+        self.queue_task_from(task, to, Arrival::Migrated, Some(by));
     }
 
     /// A CPU is about to become idle: it takes a task from the busiest, nearest first.
@@ -195,7 +196,7 @@ impl Machine {
             let Some(busiest) = busiest else { continue };
             let candidates = self.movable(world, busiest, cpu, level == Distance::Core);
             if let Some(&task) = candidates.first() {
-                self.move_task(task, cpu);
+                self.move_task(task, cpu, cpu);
                 return true;
             }
         }
@@ -223,11 +224,41 @@ impl Machine {
             // All look at moments of their own.
             let jitter = self.random.below(interval / 4 + 1);
             self.cpu(world, cpu).balance_at[i] = now + interval + jitter;
-            self.balance(world, cpu, level);
+            self.balance(world, cpu, level, cpu);
         }
     }
 
-    fn balance(&mut self, world: usize, cpu: usize, level: Distance) {
+    /// A busy CPU on which tasks wait wakes one that is idle, whose tick is off, to balance for all idle ones
+    /// (`nohz_balancer_kick`). In a guest that costs both of them an exit.
+    pub(super) fn ask_idle_to_balance(&mut self, world: usize, cpu: usize) {
+        let w = &self.worlds[world];
+        if self.now < w.idle_balance_at || w.fair.running(cpu) < 2 {
+            return;
+        }
+        let idle = |c: &usize| w.cpus[*c].curr.is_none() && w.cpus[*c].wake_list.is_empty();
+        let Some(balancer) = (0..w.cpus.len()).find(idle) else { return };
+        let interval = w.cpus.len() as Ns * 1_000_000;
+        self.worlds[world].idle_balance_at = self.now + interval;
+        self.cpu(world, balancer).balances_idle = true;
+        self.resched_from(world, balancer, Some(cpu), true);
+    }
+
+    /// What it does then.
+    pub(super) fn balance_idle(&mut self, world: usize, cpu: usize) {
+        let cpus = self.worlds[world].cpus.len();
+        // Its own come last: it is not idle any more when it has taken something.
+        for other in (cpu + 1..cpus).chain(0..=cpu) {
+            if self.worlds[world].cpus[other].curr.is_some() {
+                continue;
+            }
+            for level in [Distance::Core, Distance::Cache, Distance::Machine] {
+                self.balance(world, other, level, cpu);
+            }
+        }
+    }
+
+    /// `by` looks on behalf of `cpu`.
+    fn balance(&mut self, world: usize, cpu: usize, level: Distance, by: usize) {
         let w = &self.worlds[world];
         let near = |other: &usize| w.layout.distance(cpu, *other) <= level;
         let cpus: Vec<usize> = (0..w.cpus.len()).filter(near).collect();
@@ -252,7 +283,7 @@ impl Machine {
             if load / 2 > imbalance || self.worlds[world].fair.running(busiest) < 2 {
                 continue;
             }
-            self.move_task(task, cpu);
+            self.move_task(task, cpu, by);
             imbalance = imbalance.saturating_sub(load);
         }
     }

@@ -100,6 +100,7 @@ impl Machine {
         }
         if self.worlds[world].policy.is_none() {
             self.periodic_balance(world, cpu);
+            self.ask_idle_to_balance(world, cpu);
         }
         if busy {
             self.start_tick(world, cpu);
@@ -275,6 +276,10 @@ impl Machine {
         if next.is_none() {
             next = self.worlds[world].fair.pick(cpu);
         }
+        if std::mem::take(&mut self.cpu(world, cpu).balances_idle) && next.is_none() {
+            self.balance_idle(world, cpu);
+            next = self.worlds[world].fair.pick(cpu);
+        }
         if next.is_none() && self.newidle_balance(world, cpu) {
             next = self.worlds[world].fair.pick(cpu);
         }
@@ -374,7 +379,7 @@ impl Machine {
                     }
                     State::Runnable => {
                         let to = allowed.iter().position(|ok| *ok).unwrap_or(cpu);
-                        self.move_task(*task, to);
+                        self.move_task(*task, to, to);
                     }
                     State::Sleeping | State::Dead => {}
                 }

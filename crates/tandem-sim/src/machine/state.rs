@@ -116,6 +116,8 @@ pub struct Cpu {
     pub mean_idle_ns: Ns,
     /// When its load is balanced next, per level.
     pub balance_at: [Ns; 3],
+    /// A busy CPU has asked it to balance for all that are idle.
+    pub balances_idle: bool,
     /// Host task that is this CPU (guests).
     pub vcpu: Option<usize>,
     /// Part of the time that it was stolen of late, 0 to 1.
@@ -327,6 +329,8 @@ pub struct World {
     pub policy_tasks: Vec<usize>,
     /// When the policy's watchdog looks again.
     pub watchdog_at: Ns,
+    /// When its idle CPUs may be asked next to take tasks over.
+    pub idle_balance_at: Ns,
     /// Tick, ns.
     pub tick_ns: Ns,
     /// Preemption.

@@ -188,6 +188,8 @@ pub struct Kernel {
     pub wakeup_granularity_us: Option<f64>,
     /// `tandem`: its probers keep estimates of idle vCPUs fresh.
     pub probes: bool,
+    /// `tandem`: turns end when they are due; without, at ticks (`--no-slice-timers`).
+    pub slice_timers: bool,
 }
 
 impl Default for Kernel {
@@ -202,6 +204,7 @@ impl Default for Kernel {
             granularity_us: None,
             wakeup_granularity_us: None,
             probes: true,
+            slice_timers: true,
         }
     }
 }

@@ -101,7 +101,9 @@ impl Scenario {
             let spec = vm.kernel.spec()?;
             let world = machine.add_guest(&vm.name, &spec, layout.clone(), &pins, &groups);
             if spec.policy {
-                machine.attach(world, &self.as_probed(layout, &pins))?;
+                let settings = self.as_probed(layout, &pins);
+                let slice_timers = vm.kernel.slice_timers;
+                machine.attach(world, &Settings { slice_timers, ..settings })?;
                 if vm.kernel.probes {
                     add_probers(&mut machine, world, seed);
                 }
