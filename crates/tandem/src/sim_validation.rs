@@ -32,6 +32,8 @@ impl Row {
 /// All workloads in both.
 pub struct Comparison {
     rows: Vec<Row>,
+    /// Workloads that one of the two has no figure of.
+    missing: Vec<String>,
 }
 
 impl Comparison {
@@ -54,15 +56,17 @@ impl Comparison {
             work: alone("hogs: loops").filter(|per_s| *per_s > 0.0).map_or(1.0, |per_s| 2000.0 / per_s),
             wake: alone("alone: wake-up p50").map_or(1.0, |us| (us / WAKE_US).max(1.0)),
         };
-        let mut rows = Vec::new();
+        let (mut rows, mut missing) = (Vec::new(), Vec::new());
         for case in CASES {
             let name = case.metric();
-            let Some(ratio) = metric(&name).and_then(|metric| metric.ratio.get("tandem")) else { continue };
-            if let Some(model) = case.ratio(scale, absence_us, seeds, threads)? {
-                rows.push(Row { name, lab: ratio.median, interval: ratio.ci95, model });
-            }
+            let ratio = metric(&name).and_then(|metric| metric.ratio.get("tandem"));
+            let (Some(ratio), Some(model)) = (ratio, case.ratio(scale, absence_us, seeds, threads)?) else {
+                missing.push(name);
+                continue;
+            };
+            rows.push(Row { name, lab: ratio.median, interval: ratio.ci95, model });
         }
-        Ok(Self { rows })
+        Ok(Self { rows, missing })
     }
 
     /// Mean of the errors, without their signs.
@@ -110,6 +114,9 @@ impl Comparison {
                 if row.same_order() { "yes" } else { "**no**" }
             );
         }
+        for name in &self.missing {
+            let _ = writeln!(text, "| {name} | - | - | - | - |");
+        }
         text
     }
 }
@@ -122,15 +129,25 @@ mod tests {
         Row { name: "w".into(), lab, interval, model }
     }
 
+    fn of(rows: Vec<Row>) -> Comparison {
+        Comparison { rows, missing: Vec::new() }
+    }
+
     #[test]
     fn errors_and_orders_decide() {
-        let close = Comparison { rows: vec![row(1.2, [1.1, 1.3], 1.25), row(1.0, [0.9, 1.1], 0.95)] };
+        let close = of(vec![row(1.2, [1.1, 1.3], 1.25), row(1.0, [0.9, 1.1], 0.95)]);
         assert!(close.holds(), "{}", close.verdict());
         // The lab tells them apart, and the model says the opposite.
-        let turned = Comparison { rows: vec![row(1.05, [1.02, 1.08], 0.98)] };
+        let turned = of(vec![row(1.05, [1.02, 1.08], 0.98)]);
         assert!(!turned.holds());
-        let far = Comparison { rows: vec![row(1.5, [1.4, 1.6], 3.0)] };
+        let far = of(vec![row(1.5, [1.4, 1.6], 3.0)]);
         assert!(!far.holds());
-        assert!(!Comparison { rows: Vec::new() }.holds());
+        assert!(!of(Vec::new()).holds());
+    }
+
+    #[test]
+    fn what_is_missing_is_shown() {
+        let comparison = Comparison { rows: Vec::new(), missing: vec!["lock: loops".into()] };
+        assert!(comparison.table().contains("| lock: loops | - | - | - | - |"));
     }
 }
