@@ -109,12 +109,13 @@ enum readmission {
  * The decision on one task. Apart from the loop that moves it: the verifier
  * would follow each of its paths through every round.
  */
-COLD u64 readmit(s32 pid, s32 cpu, u32 limit)
+COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 {
 	struct task_struct *task = bpf_task_from_pid(pid);
 	struct cpu_state *own = cpu_state(bpf_get_smp_processor_id());
 	u64 now = k_now(), verdict = GONE;
 	struct task_state *t;
+	bool overdue;
 	u32 other;
 	s32 to;
 
@@ -124,14 +125,19 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit)
 	t = task_state(task);
 	if (!t || !own)
 		goto out;
+	overdue = quota_wait_too_long(sub_floor_u64(now, t->parked_at_ns), watchdog_ns);
+	if (overdue_only && !overdue) {
+		verdict = STAY;
+		goto out;
+	}
 	if (t->stake) {
 		/* Somebody else has it in hand. That does not last. */
-		if (!quota_wait_too_long(sub_floor_u64(now, t->parked_at_ns), watchdog_ns))
+		if (!overdue)
 			goto out;
 		leave(t, now);
 	}
 	other = exhausted(t->group, now);
-	if (other && !quota_wait_too_long(sub_floor_u64(now, t->parked_at_ns), watchdog_ns)) {
+	if (other && !overdue) {
 		struct group_state *o = group_state(other);
 
 		verdict = STAY;
@@ -200,9 +206,16 @@ out:
 	return 0;
 }
 
+/* Tasks that have waited for too long are let go on beyond those who may, so many at a time. */
+#define OVERDUE_MOST 32
+
 /*
  * Let up to `most` tasks of a group's backlog go on, preferably on `cpu`
  * (-1: where they were). Returns how many still wait.
+ *
+ * Those who were let go on wait for a CPU next, and where the group weighs
+ * little, for long. If nobody followed them meanwhile, the last of two hundred
+ * would wait two hundred times as long: whoever is overdue goes on, too.
  */
 COLD u32 unpark(u32 limit, s32 cpu, u32 most)
 {
@@ -220,13 +233,13 @@ COLD u32 unpark(u32 limit, s32 cpu, u32 most)
 		u64 verdict;
 		bool moved;
 
-		if (own->looked >= most)
+		if (own->looked >= most + OVERDUE_MOST)
 			break;
 		/* The iterator's task may not be handed to other functions: the verifier does not trust it. */
 		task = bpf_task_from_pid(p->pid);
 		if (!task)
 			continue;
-		verdict = readmit(p->pid, cpu, limit);
+		verdict = readmit(p->pid, cpu, limit, own->looked >= most);
 		if (verdict == STAY || verdict == GONE) {
 			bpf_task_release(task);
 			if (verdict == STAY)

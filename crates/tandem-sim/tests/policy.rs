@@ -66,6 +66,21 @@ fn a_group_has_what_its_quota_says() {
 }
 
 #[test]
+fn nobody_waits_for_too_long_behind_a_quota_and_a_weight() {
+    // The group may take a tenth of a CPU, and by its weight gets a hundredth of that beside nice -20.
+    let mut m = machine(2);
+    let max = Some((10_000_000, 100_000_000));
+    let group = m.add_group(0, 0, &GroupSpec { max, ..GroupSpec::default() });
+    let many: Vec<usize> = (0..200).map(|_| m.add_task(0, &TaskSpec { group, ..hog(0) }, 1)).collect();
+    let others: Vec<usize> = [-20, -20, -20, 19, 19, 19].map(|nice| m.add_task(0, &hog(nice), 1)).to_vec();
+    // The machine ends with an error if a runnable task waits for 20 s.
+    m.run(60 * S, MOST).unwrap_or_else(|error| panic!("{}", error.to_string().lines().next().unwrap_or("")));
+    for task in many.iter().chain(&others) {
+        assert!(m.tasks[*task].ran_ns > 0, "task {task} never ran");
+    }
+}
+
+#[test]
 fn best_effort_costs_a_normal_task_nothing() {
     let mut m = machine(1);
     let normal = m.add_task(0, &hog(0), 1);
