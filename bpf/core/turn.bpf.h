@@ -49,12 +49,13 @@ static __always_inline bool take_late(struct cpu_state *c, s32 cpu)
 COLD int late_no_more(u32 cpu)
 {
 	struct cpu_state *c = cpu_state(cpu);
-	u64 queue = late_queue_of(cpu), next;
+	u64 queue = late_queue_of(cpu), now = k_now(), next;
 	struct task_struct *p;
 
 	if (!c)
 		return 0;
 	c->looked = 0;
+	c->late_weight = c->hog_weight;
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_struct *task;
@@ -66,7 +67,7 @@ COLD int late_no_more(u32 cpu)
 		if (!task)
 			continue;
 		t = task_state(task);
-		if (t) {
+		if (t && sub_floor_u64(now, t->queued_at_ns) <= watchdog_ns / 8) {
 			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->deadline);
 			scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, queue_of(cpu, CLASS_NORMAL), 0);
 		}
@@ -79,25 +80,28 @@ COLD int late_no_more(u32 cpu)
 
 /* How often those who have waited for long are looked for, and how many at a time. */
 #define OVERDUE_EVERY_NS (1000 * NSEC_PER_MSEC_)
-#define OVERDUE_LOOK 32
+#define OVERDUE_LOOK 256
 
 /*
  * How long a task would wait was estimated when it was queued. Weights change:
  * who has waited for too long all the same is served by the clock on the wall
- * now. The last in the order are those. From dispatch.
+ * now. They may stand at either end of the order: with the latest deadlines,
+ * or passed over again and again by those that come. From dispatch.
  */
 COLD int rescue_overdue(u32 cpu)
 {
 	struct cpu_state *c = cpu_state(cpu);
+	u64 now = k_now(), end;
 	struct task_struct *p;
-	u64 now = k_now();
 
 	if (!c)
 		return 0;
 	c->overdue_at_ns = now;
 	c->looked = 0;
 	bpf_rcu_read_lock();
-	bpf_for_each(scx_dsq, p, queue_of(cpu, CLASS_NORMAL), SCX_DSQ_ITER_REV) {
+	/* From one end this time, from the other next time. */
+	end = now / OVERDUE_EVERY_NS & 1 ? SCX_DSQ_ITER_REV : 0;
+	bpf_for_each(scx_dsq, p, queue_of(cpu, CLASS_NORMAL), end) {
 		struct task_struct *task;
 		struct task_state *t;
 
