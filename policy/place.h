@@ -11,8 +11,15 @@
  * where the expected absence of an idle vCPU is P(its pCPU is taken) x mean
  * absence, and that of one known to be inactive now is the mean absence less
  * the time that has passed. Work is the mean run time between two sleeps, of
- * tasks already there not more than one turn each.
- * (vSched, sections 3.2 and 4, states the aim; the formula is ours.)
+ * tasks already there not more than one turn each. Where the rhythm of the vCPU
+ * is known (policy/phase.h) it replaces the chances: the task waits for as long
+ * as the vCPU will be away, and work that fits before it is taken again is done
+ * at full speed.
+ *
+ * This is vSched's bvs (EuroSys'25, section 3.2) as one number instead of a list
+ * of cases: a vCPU of low latency that is idle, or does best-effort work and has
+ * come back of late or will soon, costs least; a busy one costs what is queued
+ * there, however fast it is. The formula is ours.
  */
 #ifndef TANDEM_POLICY_PLACE_H
 #define TANDEM_POLICY_PLACE_H
@@ -33,8 +40,12 @@ struct place_view {
 	u64 queued_work_ns;	/* one turn of each task that runs or waits there */
 	u64 inactive_mean_ns;
 	u64 inactive_for_ns;	/* since when it is known to be inactive; 0: it is not */
+	u64 active_for_ns;	/* foreseen: until it is taken away; 0: it is away */
+	u64 absent_for_ns;	/* foreseen: until it is back; 0: it is there */
+	u64 active_mean_ns;	/* foreseen: how long it stays then */
 	u32 share;		/* 0..1024 */
 	bool idle;
+	bool foreseen;		/* its rhythm is known */
 };
 
 /* Time until a vCPU of that share has done this work. */
@@ -45,13 +56,19 @@ POLICY u64 place_drain_ns(u64 work_ns, u32 share)
 
 POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 {
-	u64 share = c->share ? c->share : 1, absence = 0;
+	u64 share = c->share ? c->share : 1, absence = 0, work = c->queued_work_ns + work_ns;
 
+	if (c->foreseen) {
+		/* Its work runs at full speed if it fits; the core's own speed is beside the point here. */
+		if (work <= (c->active_for_ns ? c->active_for_ns : c->active_mean_ns))
+			return c->absent_for_ns + work;
+		return c->absent_for_ns + work * TANDEM_SCALE / share;
+	}
 	if (c->inactive_for_ns)
 		absence = max_u64(sub_floor_u64(c->inactive_mean_ns, c->inactive_for_ns), c->inactive_mean_ns / 4);
 	else if (c->idle)
 		absence = c->inactive_mean_ns * (TANDEM_SCALE - min_u64(share, TANDEM_SCALE)) / TANDEM_SCALE;
-	return absence + (c->queued_work_ns + work_ns) * TANDEM_SCALE / share;
+	return absence + work * TANDEM_SCALE / share;
 }
 
 /* Should a CPU-bound task leave a vCPU of share `from` for an idle one of share `to`? */
@@ -71,8 +88,9 @@ struct pull_view {
 
 /*
  * May a vCPU with nothing to do take a waiting task from another? Across caches
- * only if that saves more than it costs. Otherwise an equal or better one: always. A much weaker one only where waiting is worse: the
- * source is not running at all, or it is shared by CPU-bound tasks, which
+ * only if that saves more than it costs. Otherwise an equal or better one:
+ * always. A much weaker one only where waiting is worse: the source is not
+ * running at all, many wait there, or it is shared by CPU-bound tasks, which
  * gain throughput even from a fraction of a pCPU.
  */
 POLICY bool pull_helps(const struct pull_view *v)

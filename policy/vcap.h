@@ -54,6 +54,7 @@ struct vcpu_model {
 	u32 arrivals;		/* wake-ups since the last sample */
 	u32 delayed;		/* of these, how many found the pCPU taken */
 	u32 share;		/* 0..1024 */
+	u32 steady_share;	/* the same over more samples */
 	u32 samples;
 };
 
@@ -116,6 +117,7 @@ POLICY u32 vcap_sample(struct vcpu_model *m, u64 now_ns, u32 sample)
 		out |= VCAP_DROPPED;
 	/* What is not believed any more is replaced; else old and new weigh one half each. */
 	m->share = m->samples && m->updated_ns ? (u32)ewma_u64(m->share, sample, 1) : sample;
+	m->steady_share = m->samples && m->updated_ns ? (u32)ewma_u64(m->steady_share, sample, 3) : sample;
 	m->samples++;
 	m->updated_ns = now_ns;
 	m->demand_ns = 0;
@@ -158,6 +160,16 @@ POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 waited_ns)
 	return vcap_sample(m, now_ns, (m->arrivals - m->delayed) * TANDEM_SCALE / m->arrivals) & ~VCAP_DROPPED;
 }
 
+/*
+ * The vCPU was woken at a moment that was chosen by when it would be there:
+ * such a wake-up says nothing of its share, and no window begins with it.
+ */
+POLICY void vcap_called(struct vcpu_model *m)
+{
+	m->demand_ns = 0;
+	m->stolen_ns = 0;
+}
+
 POLICY bool vcap_fresh(const struct vcpu_model *m, u64 now_ns)
 {
 	return m->updated_ns && now_ns - m->updated_ns < TANDEM_STALE_NS;
@@ -167,6 +179,17 @@ POLICY bool vcap_fresh(const struct vcpu_model *m, u64 now_ns)
 POLICY u32 vcap_effective(const struct vcpu_model *m, u64 now_ns)
 {
 	return vcap_fresh(m, now_ns) ? (m->share ? m->share : 1) : TANDEM_SCALE;
+}
+
+/* By both measures: of one that shall be left the better, of one that shall be taken the worse. */
+POLICY u32 vcap_at_best(const struct vcpu_model *m, u64 now_ns)
+{
+	return vcap_fresh(m, now_ns) && m->steady_share > m->share ? m->steady_share : vcap_effective(m, now_ns);
+}
+
+POLICY u32 vcap_at_worst(const struct vcpu_model *m, u64 now_ns)
+{
+	return vcap_fresh(m, now_ns) && m->steady_share < m->share ? max_u64(m->steady_share, 1) : vcap_effective(m, now_ns);
 }
 
 #endif

@@ -4,9 +4,11 @@
 #define TANDEM_CORE_INTF_H
 
 #include "../../policy/balance.h"
+#include "../../policy/harvest.h"
 #include "../../policy/hweight.h"
 #include "../../policy/place.h"
 #include "../../policy/quota.h"
+#include "../../policy/rwc.h"
 
 /* Task classes, in the order in which they are served. */
 enum task_class {
@@ -40,6 +42,15 @@ enum counter {
 	CNT_EVENED,		/* waiting tasks taken over from a heavier CPU */
 	CNT_TIMERS,		/* slice timers armed */
 	CNT_FAR,		/* waiting tasks taken across last-level caches */
+	CNT_FORESEEN,		/* vCPUs called because another would soon be taken */
+	CNT_HARVESTED,		/* running tasks that left before their vCPU was taken */
+	CNT_HARVESTED_US,	/* what these gained by it, as foreseen (us) */
+	CNT_ABANDONED,		/* moves given up because nobody answered, or nothing was to be gained */
+	CNT_TAKEN_BACK,		/* tasks that were not fetched in time */
+	CNT_CAUGHT,		/* CPU-bound tasks whose vCPU was taken although its rhythm is known */
+	CNT_STRAGGLERS,		/* vCPUs found to get about a tenth of what others get */
+	CNT_EVICTED,		/* tasks sent away from a vCPU that is left without work */
+	CNT_HELD,		/* best-effort work interrupted because another vCPU of its stack got normal work */
 	NR_COUNTERS,
 };
 
@@ -68,14 +79,25 @@ struct surroundings {
 	s32 slowest;
 };
 
+/* What a CPU counts when it reviews who is banned. */
+struct review {
+	u64 shares;		/* of the vCPUs that are measured, summed */
+	u32 counted;
+	u32 banned;
+	u32 usable;
+};
+
 /* Per CPU: written by its own CPU, except where noted; read by all. */
 struct cpu_state {
 	struct vcpu_model model;
+	struct vcpu_phase phase;
 
 	u64 seen_at_ns;		/* last observation of time and steal */
 	u64 seen_steal_ns;
 	u64 seen_returns;
 	u64 seen_inactive_ns;	/* when another CPU first found it inactive; 0: active (written by others) */
+	u64 look_due_ns;	/* when the look that comes next was to come; 0: at no certain time */
+	u64 tick_at_ns;		/* last tick of a busy CPU */
 
 	u64 clock[NR_QUEUE_CLASSES];	/* V of each class */
 	u64 weight[NR_QUEUE_CLASSES];	/* effective, of queued and running tasks (atomic, any CPU) */
@@ -117,6 +139,24 @@ struct cpu_state {
 	u32 unpark_limit;	/* a task of this limited group has just stopped: the next may come; 0: none */
 	u32 curr_class;		/* enum task_class */
 	u32 online;
+	u32 bans;		/* TANDEM_BAN_* (written by any CPU) */
+	struct review review;
+	u64 banned_at_ns;	/* when it became a straggler, or ceased to be one */
+	/* Harvesting, policy/harvest.h: this CPU as the one that is left, */
+	u64 harvest_at_ns;	/* for when its timer is armed */
+	u64 harvest_end_ns;	/* when it will be taken */
+	u64 harvest_gain_ns;	/* by leaving for harvest_to */
+	u32 harvest_stage;	/* enum harvest_stage (any CPU) */
+	u32 harvest_tries;
+	s32 harvest_to;		/* -1: nobody is called */
+	s32 harvest_pid;	/* the task that is to leave */
+	s32 curr_pid;
+	/* and as the one that is called. */
+	u64 claim;		/* until when, and by whom: claim_of() (atomic, any CPU) */
+	s32 awaited_pid;	/* who is on its way here */
+	u64 called_at_ns;
+	u64 answered_at_ns;	/* when it was awake after it was called */
+	u64 reserved_until_ns;	/* nobody else takes what waits here before */
 	/*
 	 * Of a loop over a queue that runs on this CPU: how many it has had,
 	 * and where the one at hand goes. Values in maps are all the same to

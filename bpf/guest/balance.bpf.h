@@ -154,7 +154,7 @@ static __noinline s32 helper_for(struct task_struct *p, s32 from_cpu)
 		struct cpu_state *c = cpu_state(i);
 		bool far;
 
-		if (!c || i == (u32)from_cpu || !c->online || !is_idle(c) || !k_allowed(p, i))
+		if (!c || i == (u32)from_cpu || !c->online || c->bans || !is_idle(c) || !k_allowed(p, i))
 			continue;
 		far = far_apart(from_cpu, i);
 		if (far && distant >= 0)
@@ -174,7 +174,7 @@ static __noinline bool take_normal_at(s32 cpu, bool rescue_only, bool far)
 	u64 now = k_now();
 	u32 i;
 
-	if (!own)
+	if (!own || own->bans)
 		return false;
 	bpf_for(i, 1, nr_cpu_ids) {
 		u32 from = (u32)cpu + i, waiting;
@@ -187,7 +187,7 @@ static __noinline bool take_normal_at(s32 cpu, bool rescue_only, bool far)
 		if (!c || far_apart(cpu, from) != far)
 			continue;
 		waiting = waiting_normal(from, c);
-		if (!waiting)
+		if (!waiting || (c->reserved_until_ns && time_before_ns(now, c->reserved_until_ns)))
 			continue;
 		inactive = off_pcpu(from, c, now);
 		if (rescue_only && !inactive)
@@ -200,6 +200,8 @@ static __noinline bool take_normal_at(s32 cpu, bool rescue_only, bool far)
 			count(own, CNT_PULLED);
 			if (inactive)
 				count(own, CNT_RESCUED);
+			if (c->awaited_pid)
+				count(own, CNT_TAKEN_BACK);
 			if (far)
 				count(own, CNT_FAR);
 			return true;
@@ -227,7 +229,8 @@ static __noinline bool rescue_due(s32 cpu)
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 
-		if (c && i != (u32)cpu && k_waiting(queue_of(i, CLASS_NORMAL)) && off_pcpu(i, c, now))
+		if (c && i != (u32)cpu && k_waiting(queue_of(i, CLASS_NORMAL)) && off_pcpu(i, c, now) &&
+		    !(c->reserved_until_ns && time_before_ns(now, c->reserved_until_ns)))
 			return true;
 	}
 	return false;
@@ -238,7 +241,7 @@ static __noinline bool take_best_effort(s32 cpu)
 	struct cpu_state *own = cpu_state(cpu);
 	u32 i;
 
-	if (!own)
+	if (!own || !best_effort_allowed(own, cpu))
 		return false;
 	bpf_for(i, 1, nr_cpu_ids) {
 		u32 from = (u32)cpu + i;

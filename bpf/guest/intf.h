@@ -12,6 +12,13 @@ enum fault {
 	FAULT_ERROR = 2,	/* raise a scheduler error when such a task is queued */
 };
 
+/* How running tasks leave a vCPU that the host is about to take. */
+enum harvest_mode {
+	HARVEST_OFF = 0,
+	HARVEST_AWARE = 1,	/* when it is foreseen, for a vCPU that is there */
+	HARVEST_UNAWARE = 2,	/* after 2 ms, for any that seems idle: for comparison */
+};
+
 /* Question and answer of guest_live. */
 struct live_query {
 	u32 cpu;

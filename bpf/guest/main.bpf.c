@@ -9,9 +9,12 @@
  * what every vCPU really gets and acts on it:
  *
  *   measure   steal and absences from the hypervisor's page    vcpu.bpf.h
- *   model     share, mean absence, activity of each vCPU       policy/vcap.h
+ *   model     share, mean absence, rhythm of each vCPU         policy/vcap.h, phase.h
  *   policy    where a task is done first, whom to relieve      policy/place.h
- *   action    wake-up placement, pulling, moving               place, balance
+ *             when a running task leaves its vCPU              policy/harvest.h
+ *             which vCPUs are better left without work         policy/rwc.h
+ *   action    wake-up placement, pulling, moving               wake, place, balance,
+ *                                                              harvest, ban
  *
  * On equal, undisturbed vCPUs it is an ordinary fair scheduler (virtual
  * deadlines, policy/eevdf.h) with the kernel's own idle selection; the cost
@@ -25,155 +28,21 @@
  * Fairness, cgroups, quotas and slices are the core's (bpf/core); this file
  * says when they act.
  *
- * Sources: vSched (EuroSys'25) for the aim; sched_ext for the means.
+ * Sources: vSched (EuroSys'25) for the aim and the names of its parts (bvs is
+ * placement here, ivh harvesting, rwc bans); sched_ext for the means.
  *
- * Not here yet: prediction of preemptions.
+ * What it does not do: look into the host. A task that runs when its vCPU is
+ * taken although nothing foretold it stands still until that comes back.
  */
 #include "balance.bpf.h"
 #include "dump_ops.bpf.h"
 #include "live.bpf.h"
 #include "tree_ops.bpf.h"
+#include "wake.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 
 UEI_DEFINE(uei);
-
-const volatile u32 fault = FAULT_NONE;
-
-static __always_inline bool is_fault_target(const struct task_struct *p)
-{
-	return fault != FAULT_NONE && !bpf_strncmp(p->comm, 12, "tandem-fault");
-}
-
-s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
-{
-	struct task_state *t = task_state(p);
-	struct cpu_state *c;
-	bool idle = false;
-	s32 cpu;
-
-	if ((contended || uneven_cores) && t) {
-		cpu = cheapest_cpu(p, t, prev_cpu);
-		idle = scx_bpf_test_and_clear_cpu_idle(cpu);
-		if (cpu != prev_cpu) {
-			c = cpu_state(cpu);
-			if (c)
-				count(c, CNT_STEERED);
-		}
-		/*
-		 * Straight to the local queue only where the vCPU is sure to
-		 * come: from there nobody could take the task back.
-		 */
-		c = cpu_state(cpu);
-		if (idle && (!c || capacity(c, k_now()) < TANDEM_CONTENDED_SHARE))
-			return cpu;
-	} else {
-		cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
-	}
-	if (!idle && (wake_flags & SCX_WAKE_FORK) && !contended)
-		cpu = lightest_cpu(p, cpu);
-	c = cpu_state(cpu);
-	/* Who waits there already would be passed over by a direct insertion, and so would a quota. */
-	if (idle && t && c && !is_fault_target(p) && !waiting_normal(cpu, c) &&
-	    !(nr_limits && exhausted(t->group, k_now()))) {
-		count(c, CNT_DIRECT);
-		k_insert_local(p, base_request_ns, 0);
-	}
-	return cpu;
-}
-
-/* Tell a CPU that something worth its while waits in cpu's queue. */
-static __always_inline void announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
-				     u64 enq_flags)
-{
-	u64 now = k_now(), burst, deadline;
-	s32 idle;
-
-	if (is_idle(c)) {
-		k_kick_idle(cpu);
-		return;
-	}
-	if (t->class == CLASS_NORMAL && c->curr_class == CLASS_BEST_EFFORT) {
-		k_kick_preempt(cpu);
-		return;
-	}
-	if (!k_is_pinned(p)) {
-		/* Somebody idle may take it over; whether that is wise is decided there. */
-		idle = uneven || uneven_cores || nr_llcs > 1 ? helper_for(p, cpu) : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-		if (idle >= 0 && idle != cpu) {
-			k_kick_idle(idle);
-			return;
-		}
-	}
-	if (!(enq_flags & SCX_ENQ_WAKEUP) || t->class != c->curr_class || k_is_batch(p))
-		return;
-	/* Those who all sleep soon shall not interrupt each other for being a little shorter. */
-	burst = curr_burst(c, now);
-	deadline = burst >= TANDEM_LONG_BURST_NS ? t->deadline : t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
-	if (wakeup_preempts(deadline, c->curr_deadline, curr_lead(c, now), sub_floor_u64(now, c->curr_since_ns),
-			    burst)) {
-		count(c, CNT_PREEMPTED);
-		k_kick_preempt(cpu);
-	}
-}
-
-void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
-{
-	struct task_state *t = task_state(p);
-	s32 cpu = scx_bpf_task_cpu(p);
-	struct cpu_state *c = cpu_state(cpu);
-	u64 now;
-
-	if (!t || !c) {
-		k_insert_local(p, base_request_ns, enq_flags);
-		return;
-	}
-	if (is_fault_target(p)) {
-		if (fault == FAULT_ERROR)
-			scx_bpf_error("fault injected: %s[%d]", p->comm, p->pid);
-		return;
-	}
-	/* Threads that serve one CPU: others wait for them. */
-	if (k_is_kthread(p) && p->nr_cpus_allowed == 1) {
-		k_insert_local(p, base_request_ns, enq_flags | SCX_ENQ_PREEMPT);
-		return;
-	}
-	/* Those that are still on this CPU the others will find. */
-	if (is_leaving() && cpu != (s32)bpf_get_smp_processor_id()) {
-		k_insert_local(p, base_request_ns, enq_flags);
-		return;
-	}
-	now = k_now();
-	t->parked_at_ns = 0;
-	if (nr_limits && may_park(p)) {
-		u32 limit = exhausted(t->group, now);
-
-		if (limit) {
-			t->push_to = -1;
-			park(p, t, limit, now, enq_flags);
-			return;
-		}
-	}
-	if (t->push_to >= 0) {
-		if (k_allowed(p, t->push_to) && !k_is_pinned(p))
-			cpu = t->push_to;
-		t->push_to = -1;
-	} else if (!(enq_flags & SCX_ENQ_WAKEUP) && queue_cpu(t) == cpu) {
-		cpu = give_away(p, t, c, cpu, now);
-	}
-	c = cpu_state(cpu);
-	if (!c)
-		return;
-	if (queue_cpu(t) == cpu)
-		reweigh(t, c);
-	else
-		rejoin(p, t, cpu, now);
-	if (request_done(t))
-		renew_request(t, c);
-	count(c, CNT_QUEUED);
-	put_in_order(p, t, c, cpu, now, enq_flags);
-	announce(p, t, c, cpu, enq_flags);
-}
 
 /* Shall prev go on, or the first of the queue run? Charges prev. */
 static __always_inline bool keep(struct task_struct *prev, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
@@ -186,6 +55,8 @@ static __always_inline bool keep(struct task_struct *prev, struct task_state *t,
 	admission_done(t);
 	if (nr_limits && may_park(prev) && exhausted(t->group, now))
 		return false;
+	if (leaves_for_harvest(prev, t, c, cpu, now) || evicted(prev, t, c))
+		return false;
 	reweigh(t, c);
 	if (request_done(t))
 		renew_request(t, c);
@@ -196,7 +67,7 @@ static __always_inline bool keep(struct task_struct *prev, struct task_state *t,
 		if (k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) && time_before_ns(first, t->deadline))
 			return false;
 	} else {
-		if (waiting_normal(cpu, c))
+		if (waiting_normal(cpu, c) || !best_effort_allowed(c, cpu))
 			return false;
 		if (k_peek_key(queue_of(cpu, CLASS_BEST_EFFORT), &first) && time_before_ns(first, t->deadline))
 			return false;
@@ -215,6 +86,8 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	if (!c)
 		return;
 	k_learn_migration();
+	if (is_idle(c))
+		answer_call(c, cpu, now);
 	watch_for_leavers(c, cpu, now);
 	if (nr_offline && take_orphan(cpu))
 		return;
@@ -248,6 +121,8 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 		c->unpark_limit = 0;
 		unpark(limit, cpu, 1);
 	}
+	if (c->bans && waiting_normal(cpu, c))
+		send_away(cpu);
 	if (!kept && (k_take(queue_of(cpu, CLASS_NORMAL)) || (c->late_due_ns && take_late(c, cpu))))
 		return;
 	/* Own queue is empty, or prev comes first in it. Is there somebody to help? */
@@ -255,10 +130,10 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (kept && !best_effort && contended && !waiting_normal(cpu, c) && take_normal(cpu, true))
 		return;
-	if (!kept && (k_take(queue_of(cpu, CLASS_BEST_EFFORT)) || take_best_effort(cpu)))
+	if (!kept && best_effort_allowed(c, cpu) && (k_take(queue_of(cpu, CLASS_BEST_EFFORT)) || take_best_effort(cpu)))
 		return;
-	/* Nobody else: prev goes on, unless it has to go elsewhere or its quota is used up. */
-	if (!t || t->push_to >= 0 || (!kept && nr_limits && may_park(prev) && exhausted(t->group, now)))
+	/* Nobody else: prev goes on, unless it has to go elsewhere, make room, or its quota is used up. */
+	if (!t || t->push_to >= 0 || (best_effort && !best_effort_allowed(c, cpu)) || (!kept && nr_limits && may_park(prev) && exhausted(t->group, now)))
 		return;
 	if (kept)
 		count(c, CNT_KEPT);
@@ -275,11 +150,12 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 
 	if (!t || !c)
 		return;
+	expect_tick(c, now);
 	observe(c, cpu, now, WAS_BUSY);
 	charge(p, t, c, cpu, now);
 	rebook_work(t, c);
 	reweigh(t, c);
-	if (balance_tick(c, cpu, now))
+	if (!c->bans && balance_tick(c, cpu, now))
 		k_set_slice(p, 0);
 	if (nr_limits && may_park(p) && exhausted(t->group, now)) {
 		k_set_slice(p, 0);
@@ -287,7 +163,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	}
 	company = waiting_normal(cpu, c);
 	if (t->class == CLASS_BEST_EFFORT) {
-		if (company || request_done(t))
+		if (company || request_done(t) || !best_effort_allowed(c, cpu))
 			k_set_slice(p, 0);
 		return;
 	}
@@ -312,6 +188,15 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 		/* It has got company since its turn began: from now on the turn's end matters. */
 		end_turn_at(c, cpu, now + remaining(t), now);
 	}
+	foresee(p, t, c, cpu, now);
+	scout(c, cpu, now);
+	target = anybody_idle(p, t, c, cpu, now);
+	if (target >= 0) {
+		t->push_to = target;
+		count(c, CNT_HARVESTED);
+		k_set_slice(p, 0);
+		return;
+	}
 	/* Nothing can be much stronger than a vCPU that is nearly whole. */
 	if (!(uneven || uneven_cores) || !push_gains(capacity_beside(c, cpu, now), TANDEM_SCALE))
 		return;
@@ -320,8 +205,10 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	target = stronger_idle_cpu(p, cpu);
 	if (target < 0)
 		return;
-	t->push_to = target;
 	t->pushed_at_ns = now;
+	if (!pushes_at_once(p, c, cpu, target, now))
+		return;
+	t->push_to = target;
 	count(c, CNT_PUSHED);
 	k_set_slice(p, 0);
 }
@@ -344,10 +231,12 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	struct task_state *t = task_state(p);
 	struct cpu_state *c = cpu_state(cpu);
 	u64 now = k_now();
+	u32 was;
 
 	if (!t || !c)
 		return;
-	observe(c, cpu, now, is_idle(c) ? WAS_WOKEN : WAS_BUSY);
+	observe(c, cpu, now, what_was(c, now));
+	harvest_arrived(p, c, now);
 	if (queue_cpu(t) == cpu)
 		reweigh(t, c);
 	else
@@ -366,7 +255,11 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	t->parked_at_ns = 0;
 	t->charged_at_ns = now;
 	t->charged_steal_ns = c->seen_steal_ns;
+	c->curr_pid = p->pid;
+	was = c->curr_class;
 	c->curr_class = t->class;
+	if (rwc_enabled && uneven_cores && (was == CLASS_NORMAL) != (t->class == CLASS_NORMAL))
+		stack_changed(cpu, t->class == CLASS_NORMAL);
 	c->curr_deadline = t->deadline;
 	c->curr_since_ns = now;
 	c->curr_charged_at_ns = now;
@@ -377,6 +270,8 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	/* Without timers the slice that it was queued with will do: ticks are all that looks at it. */
 	if ((slice_timers_enabled || nr_limits) && cpu == bpf_get_smp_processor_id())
 		take_turn(p, t, c, cpu, now);
+	if (cpu == bpf_get_smp_processor_id())
+		foresee(p, t, c, cpu, now);
 }
 
 void BPF_STRUCT_OPS(guest_stopping, struct task_struct *p, bool runnable)
@@ -394,6 +289,7 @@ void BPF_STRUCT_OPS(guest_stopping, struct task_struct *p, bool runnable)
 		observe(c, cpu, now, WAS_BUSY);
 		charge(p, t, c, cpu, now);
 		turn_ended(c, now);
+		harvest_left(c, cpu);
 	}
 	t->run_cpu = -1;
 	c->curr_charged_at_ns = 0;
@@ -423,12 +319,18 @@ void BPF_STRUCT_OPS(guest_quiescent, struct task_struct *p, u64 deq_flags)
 void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 {
 	struct cpu_state *c = cpu_state(cpu);
+	u64 now = k_now();
+	bool normal;
 
 	/* What comes after being idle, a task or nothing, is seen elsewhere. */
 	if (!c || !idle)
 		return;
-	observe(c, cpu, k_now(), is_idle(c) ? WAS_WOKEN : WAS_BUSY);
+	observe(c, cpu, now, what_was(c, now));
+	phase_idle(&c->phase);
+	normal = c->curr_class == CLASS_NORMAL;
 	c->curr_class = CLASS_NONE;
+	if (normal && rwc_enabled && uneven_cores)
+		stack_changed(cpu, false);
 	rest_from_balancing(c);
 	/* Somebody may have queued a task between the last look and now, and would have seen a busy CPU. */
 	if (c->online && waiting_normal(cpu, c))
@@ -527,6 +429,8 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 		err = backlog_init();
 	if (!err)
 		err = slices_init();
+	if (!err)
+		err = harvest_init();
 	if (err) {
 		scx_bpf_error("cannot set up timers: error %d", err);
 		return err;
@@ -539,6 +443,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 			return -EINVAL;
 		c->give_to = -1;
 		c->pull_from = -1;
+		c->harvest_to = -1;
 		c->seen_at_ns = now;
 		c->seen_steal_ns = steal_of(i);
 		c->seen_returns = returns_of(i);

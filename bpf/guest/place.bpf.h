@@ -3,11 +3,20 @@
 #ifndef TANDEM_GUEST_PLACE_BPF_H
 #define TANDEM_GUEST_PLACE_BPF_H
 
-#include "vcpu.bpf.h"
+#include "harvest.bpf.h"
 
-static __always_inline u64 cost_of(struct cpu_state *c, s32 cpu, u64 work_ns, u64 now)
+/* Dearer than any vCPU that may be used. */
+#define BANNED_COST_NS (1ULL << 50)
+
+/* Apart from the loop that compares them: the verifier would follow each of its paths through every round. */
+COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 {
-	struct place_view view = {
+	struct cpu_state *c = cpu_state(cpu);
+	struct place_view view = { 0 };
+
+	if (!c)
+		return ~0ULL;
+	view = (struct place_view){
 		.queued_work_ns = c->queued_work_ns,
 		.inactive_mean_ns = vcap_fresh(&c->model, now) ? c->model.inactive_mean_ns : 0,
 		.share = capacity_beside(c, cpu, now),
@@ -15,6 +24,14 @@ static __always_inline u64 cost_of(struct cpu_state *c, s32 cpu, u64 work_ns, u6
 	};
 
 	view.inactive_for_ns = inactive_for(c, cpu, now);
+	if (harvest_mode == HARVEST_AWARE && phase_even(&c->phase)) {
+		struct forecast f = phase_forecast(&c->phase, now);
+
+		view.foreseen = f.known;
+		view.active_for_ns = f.active_for_ns;
+		view.absent_for_ns = f.absent_for_ns;
+		view.active_mean_ns = c->phase.on.mean_ns;
+	}
 	return place_cost_ns(&view, work_ns);
 }
 
@@ -34,7 +51,10 @@ static __noinline s32 cheapest_cpu(struct task_struct *p, struct task_state *t, 
 
 		if (!c || !c->online || !k_allowed(p, i))
 			continue;
-		cost = cost_of(c, i, work, now);
+		cost = cost_of(i, work, now);
+		/* Last of all, for those who may go nowhere else. */
+		if (t->class == CLASS_BEST_EFFORT ? !best_effort_allowed(c, i) : c->bans)
+			cost += BANNED_COST_NS;
 		if (i != (u32)prev_cpu)
 			cost += move_cost_ns(far_apart(prev_cpu, i));
 		if (cost < best_cost) {
@@ -43,6 +63,13 @@ static __noinline s32 cheapest_cpu(struct task_struct *p, struct task_state *t, 
 		}
 	}
 	return best;
+}
+
+COLD u32 capacity_at_worst(u32 cpu, u64 now)
+{
+	struct cpu_state *c = cpu_state(cpu);
+
+	return c ? beside(vcap_at_worst(&c->model, now), cpu) : 0;
 }
 
 /*
@@ -58,16 +85,16 @@ static __noinline s32 stronger_idle_cpu(struct task_struct *p, s32 cpu)
 
 	if (!own || !p)
 		return -1;
-	best_cap = capacity_beside(own, cpu, now);
+	best_cap = beside(vcap_at_best(&own->model, now), cpu);
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 		u32 cap;
 
 		if (!c || i == (u32)cpu || !c->online || !k_allowed(p, i))
 			continue;
-		if (!is_idle(c) && c->curr_class != CLASS_BEST_EFFORT)
+		if (c->bans || (!is_idle(c) && c->curr_class != CLASS_BEST_EFFORT))
 			continue;
-		cap = capacity_beside(c, i, now);
+		cap = capacity_at_worst(i, now);
 		if (push_gains(best_cap, cap) && !k_waiting(queue_of(i, CLASS_NORMAL))) {
 			best_cap = cap;
 			best = i;

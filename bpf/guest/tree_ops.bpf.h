@@ -50,6 +50,8 @@ void BPF_STRUCT_OPS(guest_cpu_online, s32 cpu)
 	c->timer_at_ns = 0;
 	c->run_until_ns = 0;
 	c->model.updated_ns = 0;
+	phase_forget(&c->phase);
+	c->harvest_stage = HARVEST_NONE;
 	__sync_fetch_and_sub(&nr_offline, 1);
 }
 

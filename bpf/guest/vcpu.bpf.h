@@ -51,33 +51,48 @@ COLD int busy_in_ring(s32 cpu, bool stack)
 	return busy;
 }
 
-/* What a task would get of a vCPU beside those that run on the same core or hardware thread. */
-static __always_inline u32 capacity_beside(const struct cpu_state *c, s32 cpu, u64 now)
+/* What is left of a share beside those that run on the same core or hardware thread. */
+static __always_inline u32 beside(u32 share, s32 cpu)
 {
-	u32 share = capacity(c, now);
-
 	return uneven_cores ? crowded_share(share, busy_in_ring(cpu, true), busy_in_ring(cpu, false)) : share;
 }
 
+/* What a task would get of a vCPU beside those. */
+static __always_inline u32 capacity_beside(const struct cpu_state *c, s32 cpu, u64 now)
+{
+	return beside(capacity(c, now), cpu);
+}
+
+/* Some vCPUs may be better left without work. A loader's setting. */
+const volatile bool rwc_enabled = false;
+COLD int review_bans(u64 now);
+
+/* Capacity of a vCPU that is there; otherwise more than any. */
+COLD u32 capacity_of(u32 cpu, u64 now)
+{
+	struct cpu_state *c = cpu_state(cpu);
+
+	return c && c->online ? capacity(c, now) : ~0U;
+}
+
 /* Recompute the summary; at most once per window and vCPU. */
-static __noinline void summarise(u64 now)
+COLD int summarise(u64 now)
 {
 	u32 lo = TANDEM_SCALE, hi = 0, i;
 
 	bpf_for(i, 0, nr_cpu_ids) {
-		struct cpu_state *c = cpu_state(i);
-		u32 cap;
+		u32 cap = capacity_of(i, now);
 
-		if (!c || !c->online)
+		if (cap == ~0U)
 			continue;
-		cap = capacity(c, now);
-		if (cap < lo)
-			lo = cap;
-		if (cap > hi)
-			hi = cap;
+		lo = min_u64(lo, cap);
+		hi = max_u64(hi, cap);
 	}
 	contended = lo < TANDEM_CONTENDED_SHARE;
 	uneven = push_gains(lo, hi);
+	if (rwc_enabled)
+		review_bans(now);
+	return 0;
 }
 
 /*
@@ -85,7 +100,7 @@ static __noinline void summarise(u64 now)
  * moved, and what was measured on other vCPUs before may no longer hold. They
  * become unknown, so that a task may try them.
  */
-static __noinline void forget_others(s32 cpu)
+COLD int forget_others(s32 cpu)
 {
 	u32 i;
 
@@ -95,31 +110,61 @@ static __noinline void forget_others(s32 cpu)
 		if (c && i != (u32)cpu && is_idle(c))
 			c->model.updated_ns = 0;
 	}
+	return 0;
+}
+
+/* A look that comes this much too late was held up by an absence. */
+#define LOOK_LATE_NS (250 * NSEC_PER_USEC_)
+
+/* Shortest time between two ticks that was seen: their regular distance. */
+u64 tick_ns = 10 * NSEC_PER_MSEC_;
+
+/* A tick of a busy CPU: when should it have come? */
+static __always_inline void expect_tick(struct cpu_state *c, u64 now)
+{
+	u64 since = sub_floor_u64(now, c->tick_at_ns);
+
+	if (since >= 900 * NSEC_PER_USEC_ && since < tick_ns)
+		tick_ns = since;
+	c->look_due_ns = c->tick_at_ns ? c->tick_at_ns + tick_ns : 0;
+	c->tick_at_ns = now;
 }
 
 /* What the vCPU did since the last step of its time line. */
 enum vcpu_was {
 	WAS_BUSY,
 	WAS_WOKEN,	/* was idle until now; whether it found work does not matter */
+	WAS_CALLED,	/* likewise, and woken at a moment chosen by when it would be there */
 };
 
 /* One step of this CPU's time line. To be called on that CPU. */
 static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum vcpu_was was)
 {
 	u64 steal = steal_of(cpu), elapsed, stolen;
+	bool overdue;
 	/* One bit of the page's count is lost by halving it. */
 	u32 all = returns_of(cpu), returns = (all - (u32)c->seen_returns) & 0x7fffffffU, news;
 
+	/* A look is overdue if the tick, or a timer before it, should have come earlier. */
 	elapsed = sub_floor_u64(now, c->seen_at_ns);
+	overdue = c->look_due_ns && time_before_ns(c->look_due_ns + LOOK_LATE_NS, now);
+	c->look_due_ns = 0;
 	stolen = sub_floor_u64(steal, c->seen_steal_ns);
 	c->seen_at_ns = now;
 	c->seen_inactive_ns = 0;
 	c->seen_steal_ns = steal;
 	c->seen_returns = all;
-	if (was == WAS_BUSY)
+	if (was == WAS_BUSY) {
+		phase_busy(&c->phase, now, elapsed, stolen, returns, overdue);
 		news = vcap_busy(&c->model, now, elapsed, stolen, returns);
-	else
+	} else {
+		phase_woken(&c->phase, now, stolen);
+		if (was == WAS_CALLED) {
+			vcap_called(&c->model);
+			return;
+		}
 		news = vcap_arrive(&c->model, now, stolen);
+	}
 	if (!news)
 		return;
 	if (news & VCAP_DROPPED) {

@@ -12,6 +12,8 @@ fn main() {
         .header("../../policy/hweight.h")
         .header("../../policy/quota.h")
         .header("../../policy/balance.h")
+        .header("../../policy/harvest.h")
+        .header("../../policy/rwc.h")
         .wrap_static_fns(true)
         .wrap_static_fns_path(&wrappers)
         .allowlist_file(".*/policy/.*")

@@ -23,6 +23,6 @@ mod sys;
 mod topology;
 
 pub use error::GuestError;
-pub use options::{Fault, GuestOptions};
+pub use options::{Fault, GuestOptions, Harvest};
 pub use scheduler::{run, Outcome};
 pub use sys::{catch_termination, termination_requested};

@@ -21,6 +21,10 @@ pub struct VcpuFacts {
     pub absent_ms: f64,
     /// Age of the estimate in milliseconds; none: nothing measured yet.
     pub age_ms: Option<f64>,
+    /// Length of an active period and of an absence in milliseconds, if they are even enough to be foreseen.
+    pub rhythm_ms: Option<(f64, f64)>,
+    /// Why it is left without work: `TANDEM_BAN_*` in `policy/rwc.h`; 0: it is not.
+    pub bans: u32,
     /// Tasks that wait or run on it.
     pub tasks: u64,
     /// Their effective weight; 1 is a task of nice 0 outside of all groups.
@@ -93,6 +97,8 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
             .collect(),
         absent_ms: u64_at(model + std::mem::offset_of!(intf::vcpu_model, absent_ns)) as f64 / 1e6,
         age_ms: (updated_ns > 0).then(|| now_ns.saturating_sub(updated_ns) as f64 / 1e6),
+        rhythm_ms: rhythm(&bytes),
+        bans: u32_at(std::mem::offset_of!(intf::cpu_state, bans)),
         tasks: [0, 1].map(|class| u64::from(u32_at(tasks + 4 * class))).iter().sum(),
         weight: [0, 1].map(|class| u64_at(weights + 8 * class) as f64).iter().sum::<f64>()
             / f64::from(intf::TANDEM_UNIT),
@@ -101,6 +107,24 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
             / f64::from(intf::TANDEM_UNIT),
         counters: (0..intf::counter_NR_COUNTERS as usize).map(|i| u64_at(counters + 8 * i)).collect(),
     })
+}
+
+/// The record's rhythm, judged as the scheduler judges it.
+fn rhythm(bytes: &[u8]) -> Option<(f64, f64)> {
+    let at = std::mem::offset_of!(intf::cpu_state, phase);
+    let u64_at = |offset: usize| field(bytes, at + offset).map(u64::from_ne_bytes).unwrap_or(0);
+    let u32_at = |offset: usize| field(bytes, at + offset).map(u32::from_ne_bytes).unwrap_or(0);
+    let length = |at: usize| tandem_policy::rhythm_length {
+        mean_ns: u64_at(at + std::mem::offset_of!(intf::rhythm_length, mean_ns)),
+        dev_ns: u64_at(at + std::mem::offset_of!(intf::rhythm_length, dev_ns)),
+        score: u32_at(at + std::mem::offset_of!(intf::rhythm_length, score)),
+    };
+    let (on, off) = (
+        length(std::mem::offset_of!(intf::vcpu_phase, on)),
+        length(std::mem::offset_of!(intf::vcpu_phase, off)),
+    );
+    let even = tandem_policy::phase::length_even(&on) && tandem_policy::phase::length_even(&off);
+    even.then_some((on.mean_ns as f64 / 1e6, off.mean_ns as f64 / 1e6))
 }
 
 fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {

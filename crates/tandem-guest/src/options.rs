@@ -14,6 +14,18 @@ pub enum Fault {
     Error,
 }
 
+/// How a running task leaves a vCPU that the host is about to take (vSched's ivh).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Harvest {
+    /// It does not (the default).
+    #[default]
+    Off,
+    /// When it is foreseen, for a vCPU that is there.
+    Aware,
+    /// After 2 ms, for any that seems idle. For comparison.
+    Unaware,
+}
+
 /// How the guest scheduler shall run.
 #[derive(Debug, Clone)]
 pub struct GuestOptions {
@@ -33,6 +45,12 @@ pub struct GuestOptions {
     pub slice_timers: bool,
     /// CPU request of a normal task in microseconds, 500 to 100,000.
     pub slice_us: u64,
+    /// How running tasks leave vCPUs that are about to be taken.
+    pub harvest: Harvest,
+    /// Choose places on wake-up by what each vCPU gets; otherwise as the kernel does.
+    pub place_by_cost: bool,
+    /// Leave stragglers and spare vCPUs of a stack without work.
+    pub ban: bool,
     /// Print libbpf's messages too.
     pub debug: bool,
     /// Serve OpenMetrics over HTTP on this address.
@@ -54,6 +72,9 @@ impl Default for GuestOptions {
             probe_budget_pct: 1.0,
             slice_timers: true,
             slice_us: 3000,
+            harvest: Harvest::Off,
+            place_by_cost: true,
+            ban: false,
             debug: false,
             metrics: None,
             live_check: None,

@@ -5,7 +5,7 @@ use crate::budget::Budget;
 use crate::domains::Domains;
 use crate::metrics::Exporter;
 use crate::model::{self, GroupFacts, VcpuFacts};
-use crate::options::{Fault, GuestOptions};
+use crate::options::{Fault, GuestOptions, Harvest};
 use crate::prober::Prober;
 use crate::stats::{self, GuestStats};
 use crate::topology::TopologyKeeper;
@@ -189,6 +189,13 @@ fn load<'a>(
         rodata.cgroups_enabled = !options.ignore_cgroups;
         rodata.slice_timers_enabled = options.slice_timers;
         rodata.base_request_ns = options.slice_us * 1000;
+        rodata.harvest_mode = match options.harvest {
+            Harvest::Off => intf::harvest_mode_HARVEST_OFF,
+            Harvest::Aware => intf::harvest_mode_HARVEST_AWARE,
+            Harvest::Unaware => intf::harvest_mode_HARVEST_UNAWARE,
+        };
+        rodata.bvs_enabled = options.place_by_cost;
+        rodata.rwc_enabled = options.ban;
         rodata.fault = match options.fault {
             Fault::None => intf::fault_FAULT_NONE,
             Fault::Stall => intf::fault_FAULT_STALL,
@@ -199,6 +206,7 @@ fn load<'a>(
     open.maps.cpus.set_max_entries(u32::try_from(nr_cpus)?)?;
     open.maps.domains.set_max_entries(u32::try_from(nr_cpus)?)?;
     open.maps.slice_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
+    open.maps.harvest_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
     let ops = open.struct_ops.tandem_guest_mut();
     ops.exit_dump_len = options.exit_dump_len;
     // Wake-ups of tasks on idle CPUs are finished there, not by whoever wakes. Older kernels have no such flag (0).

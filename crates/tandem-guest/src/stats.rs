@@ -9,6 +9,13 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
+/// Why a vCPU is left without work, in words.
+const BANS: &[(u32, &str)] = &[
+    (intf::TANDEM_BAN_STRAGGLER, "straggler: best effort only"),
+    (intf::TANDEM_BAN_STACKED, "spare of its stack: empty"),
+    (intf::TANDEM_BAN_PARKED, "parked: empty"),
+];
+
 /// One vCPU.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, Stats)]
 #[stat(desc = "vCPU as measured", _om_prefix = "vcpu_", _om_label = "cpu")]
@@ -31,6 +38,15 @@ pub struct VcpuStats {
     /// Age of the estimate in milliseconds, -1: none yet.
     #[stat(desc = "age of the estimate (ms), -1 if there is none")]
     pub age_ms: f64,
+    /// Length of an active period in milliseconds, 0: it has no rhythm.
+    #[stat(desc = "foreseen length of an active period (ms), 0 if absences are irregular")]
+    pub rhythm_on_ms: f64,
+    /// Length of an absence in milliseconds, 0: it has no rhythm.
+    #[stat(desc = "foreseen length of an absence (ms), 0 if absences are irregular")]
+    pub rhythm_off_ms: f64,
+    /// Why it is left without work.
+    #[stat(desc = "why it is left without work, a bit set: 1 straggler, 2 spare of a stack, 4 parked")]
+    pub bans: u64,
     /// Tasks that wait or run there.
     #[stat(desc = "tasks that wait or run there")]
     pub tasks: u64,
@@ -139,6 +155,30 @@ pub struct GuestStats {
     /// Taken across caches.
     #[stat(desc = "waiting tasks taken across last-level caches")]
     pub far: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "vCPUs called because another would soon be taken by the host")]
+    pub foreseen: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "running tasks that left before their vCPU was taken")]
+    pub harvested: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "what these gained by it, as foreseen (us)")]
+    pub harvested_us: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "such moves given up: nobody answered, or nothing was to be gained")]
+    pub abandoned: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "tasks on their way to another vCPU that were not fetched in time")]
+    pub taken_back: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "vCPUs found to get about a tenth of what others get")]
+    pub stragglers: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "tasks sent away from a vCPU that is left without work")]
+    pub evicted: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "best-effort work interrupted for normal work on the same hardware thread")]
+    pub held: u64,
     /// What there is now, not since when.
     #[stat(desc = "runnable tasks and groups at this moment")]
     pub now: Moment,
@@ -155,6 +195,20 @@ impl VcpuStats {
             absent_ms: (self.absent_ms - absent_ms).max(0.0),
             ..self.clone()
         }
+    }
+
+    /// What else is to be said of it.
+    fn notes(&self) -> String {
+        let mut notes = String::new();
+        if self.rhythm_on_ms > 0.0 {
+            notes += &format!("  rhythm {:.1}/{:.1} ms", self.rhythm_on_ms, self.rhythm_off_ms);
+        }
+        for (bit, reason) in BANS {
+            if self.bans & u64::from(*bit) != 0 {
+                notes += &format!("  {reason}");
+            }
+        }
+        notes
     }
 
     /// Mean length of the absences, milliseconds; 0: there were none.
@@ -193,6 +247,14 @@ impl GuestStats {
             evened: sum(intf::counter_CNT_EVENED),
             timers: sum(intf::counter_CNT_TIMERS),
             far: sum(intf::counter_CNT_FAR),
+            foreseen: sum(intf::counter_CNT_FORESEEN),
+            harvested: sum(intf::counter_CNT_HARVESTED),
+            harvested_us: sum(intf::counter_CNT_HARVESTED_US),
+            abandoned: sum(intf::counter_CNT_ABANDONED),
+            taken_back: sum(intf::counter_CNT_TAKEN_BACK),
+            stragglers: sum(intf::counter_CNT_STRAGGLERS),
+            evicted: sum(intf::counter_CNT_EVICTED),
+            held: sum(intf::counter_CNT_HELD),
             now: Moment {
                 tasks: facts.iter().map(|f| f.tasks).sum(),
                 weight: facts.iter().map(|f| f.weight).sum(),
@@ -213,6 +275,9 @@ impl GuestStats {
                         absent_ms: f.absent_ms,
                         absence_p95_ms: f.absence_percentile_ms(0.95).unwrap_or(0.0),
                         age_ms: f.age_ms.unwrap_or(-1.0),
+                        rhythm_on_ms: f.rhythm_ms.map_or(0.0, |rhythm| rhythm.0),
+                        rhythm_off_ms: f.rhythm_ms.map_or(0.0, |rhythm| rhythm.1),
+                        bans: u64::from(f.bans),
                         tasks: f.tasks,
                         weight: f.weight,
                         hogs: f.hogs,
@@ -248,6 +313,14 @@ impl GuestStats {
             evened: self.evened.saturating_sub(earlier.evened),
             timers: self.timers.saturating_sub(earlier.timers),
             far: self.far.saturating_sub(earlier.far),
+            foreseen: self.foreseen.saturating_sub(earlier.foreseen),
+            harvested: self.harvested.saturating_sub(earlier.harvested),
+            harvested_us: self.harvested_us.saturating_sub(earlier.harvested_us),
+            abandoned: self.abandoned.saturating_sub(earlier.abandoned),
+            taken_back: self.taken_back.saturating_sub(earlier.taken_back),
+            stragglers: self.stragglers.saturating_sub(earlier.stragglers),
+            evicted: self.evicted.saturating_sub(earlier.evicted),
+            held: self.held.saturating_sub(earlier.held),
             now: self.now.clone(),
             vcpus: self.vcpus.iter().map(|(cpu, v)| (*cpu, v.since(earlier.vcpus.get(cpu)))).collect(),
         }
@@ -265,6 +338,12 @@ impl GuestStats {
             self.preempted, self.steered, self.declined, self.drops, self.floor, self.orphans,
             self.due, self.parked, self.unparked, self.on_debt, self.given, self.evened, self.timers
         )?;
+        writeln!(
+            out,
+            "  left in time {} (called {} abandoned {} taken back {}, {:.1} ms gained)  stragglers {} evicted {} held {}",
+            self.harvested, self.foreseen, self.abandoned, self.taken_back, self.harvested_us as f64 / 1e3,
+            self.stragglers, self.evicted, self.held
+        )?;
         let now = &self.now;
         writeln!(
             out,
@@ -272,16 +351,17 @@ impl GuestStats {
             now.tasks, now.weight, now.groups, now.groups_shared, now.limits, now.hogs, now.hog_weight
         )?;
         for (cpu, vcpu) in &self.vcpus {
+            let notes = vcpu.notes();
             if vcpu.age_ms < 0.0 {
                 writeln!(
                     out,
-                    "  vCPU {cpu:<3} not measured yet, tasks {} weight {:.3} (CPU-bound {} weight {:.3})",
+                    "  vCPU {cpu:<3} not measured yet, tasks {} weight {:.3} (CPU-bound {} weight {:.3}){notes}",
                     vcpu.tasks, vcpu.weight, vcpu.hogs, vcpu.hog_weight
                 )?;
             } else {
                 writeln!(
                     out,
-                    "  vCPU {cpu:<3} share {:5.1} %  absence {:6.2} ms  absences {} of {:.2} ms (p95 {:.2})  measured {:.0} ms ago  tasks {} weight {:.3} (CPU-bound {} weight {:.3})",
+                    "  vCPU {cpu:<3} share {:5.1} %  absence {:6.2} ms  absences {} of {:.2} ms (p95 {:.2})  measured {:.0} ms ago  tasks {} weight {:.3} (CPU-bound {} weight {:.3}){notes}",
                     vcpu.share * 100.0,
                     vcpu.inactive_mean_us / 1e3,
                     vcpu.absences,

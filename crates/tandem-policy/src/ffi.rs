@@ -5,7 +5,10 @@ include!(concat!(env!("OUT_DIR"), "/policy.rs"));
 
 /// Safe wrappers; units, ranges and sources stand with the C functions of the same name.
 pub mod safe {
-    use super::{place_view, pull_view, turn_view, vcpu_model};
+    use super::{
+        forecast, harvest_view, place_view, pull_view, rhythm_length, straggler_view, turn_view, vcpu_model,
+        vcpu_phase,
+    };
 
     macro_rules! by_value {
         ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {$(
@@ -54,6 +57,70 @@ pub mod safe {
         place_drain_ns(work_ns: u64, share: u32) -> u64;
         move_cost_ns(far: bool) -> u64;
         far_excess(excess: u64, heavy_weight: u64) -> u64;
+        takes_normal(bans: u32) -> bool;
+        takes_best_effort(bans: u32, stack_busy: bool) -> bool;
+    }
+
+    pub fn length_even(length: &rhythm_length) -> bool {
+        // SAFETY: the reference is valid for the call and the function keeps no pointer; read only.
+        unsafe { super::length_even(length) }
+    }
+
+    pub fn phase_even(phase: &vcpu_phase) -> bool {
+        // SAFETY: as above.
+        unsafe { super::phase_even(phase) }
+    }
+
+    pub fn phase_busy(
+        phase: &mut vcpu_phase,
+        now_ns: u64,
+        elapsed_ns: u64,
+        stolen_ns: u64,
+        returns: u32,
+        overdue: bool,
+    ) -> bool {
+        // SAFETY: the reference is valid for the call and the function keeps no pointer.
+        unsafe { super::phase_busy(phase, now_ns, elapsed_ns, stolen_ns, returns, overdue) }
+    }
+
+    pub fn phase_woken(phase: &mut vcpu_phase, now_ns: u64, waited_ns: u64) {
+        // SAFETY: as above.
+        unsafe { super::phase_woken(phase, now_ns, waited_ns) }
+    }
+
+    pub fn phase_idle(phase: &mut vcpu_phase) {
+        // SAFETY: as above.
+        unsafe { super::phase_idle(phase) }
+    }
+
+    pub fn phase_forecast(phase: &vcpu_phase, at_ns: u64) -> forecast {
+        // SAFETY: as above; read only.
+        unsafe { super::phase_forecast(phase, at_ns) }
+    }
+
+    pub fn phase_wants_scouts(phase: &vcpu_phase) -> bool {
+        // SAFETY: as above; read only.
+        unsafe { super::phase_wants_scouts(phase) }
+    }
+
+    pub fn harvest_margin_ns(on: &rhythm_length) -> u64 {
+        // SAFETY: as above; read only.
+        unsafe { super::harvest_margin_ns(on) }
+    }
+
+    pub fn harvest_lead_ns(on: &rhythm_length) -> u64 {
+        // SAFETY: as above; read only.
+        unsafe { super::harvest_lead_ns(on) }
+    }
+
+    pub fn harvest_gain_ns(view: &harvest_view) -> u64 {
+        // SAFETY: as above; read only.
+        unsafe { super::harvest_gain_ns(view) }
+    }
+
+    pub fn is_straggler(view: &straggler_view) -> bool {
+        // SAFETY: as above; read only.
+        unsafe { super::is_straggler(view) }
     }
 
     pub fn vcap_busy(

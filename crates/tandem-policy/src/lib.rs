@@ -6,7 +6,10 @@
 
 mod ffi;
 
-pub use ffi::{place_view, pull_view, turn_view, vcpu_model};
+pub use ffi::{
+    forecast, harvest_view, place_view, pull_view, rhythm_length, straggler_view, turn_view, vcpu_model,
+    vcpu_phase,
+};
 
 /// Fixed point of shares: 1024 is one whole pCPU.
 pub const SCALE: u32 = ffi::TANDEM_SCALE;
@@ -55,4 +58,28 @@ pub mod place {
     pub use crate::ffi::safe::{
         crowded_share, far_excess, move_cost_ns, place_cost_ns, place_drain_ns, pull_helps, push_gains,
     };
+}
+
+/// When a vCPU will be taken, and when it comes back (`policy/phase.h`).
+pub mod phase {
+    pub use crate::ffi::safe::{
+        length_even, phase_busy, phase_even, phase_forecast, phase_idle, phase_wants_scouts, phase_woken,
+    };
+}
+
+/// Leaving a vCPU before it is taken (`policy/harvest.h`).
+pub mod harvest {
+    pub use crate::ffi::safe::{harvest_gain_ns, harvest_lead_ns, harvest_margin_ns};
+}
+
+/// vCPUs that are better left without work (`policy/rwc.h`).
+pub mod rwc {
+    pub use crate::ffi::safe::{is_straggler, takes_best_effort, takes_normal};
+
+    /// Best-effort work only.
+    pub const STRAGGLER: u32 = crate::ffi::TANDEM_BAN_STRAGGLER;
+    /// Nothing, while the one that works of its stack has normal work.
+    pub const STACKED: u32 = crate::ffi::TANDEM_BAN_STACKED;
+    /// Nothing.
+    pub const PARKED: u32 = crate::ffi::TANDEM_BAN_PARKED;
 }

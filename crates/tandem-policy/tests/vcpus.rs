@@ -141,10 +141,29 @@ fn view(share: u32, idle: bool, queued_ms: u64, absence_ms: u64) -> place_view {
     place_view {
         queued_work_ns: queued_ms * MS,
         inactive_mean_ns: absence_ms * MS,
-        inactive_for_ns: 0,
         share,
         idle,
+        ..Default::default()
     }
+}
+
+#[test]
+fn what_is_foreseen_replaces_the_chances() {
+    let weak = view(512, true, 0, 8);
+    let there = place_view { foreseen: true, active_for_ns: 6 * MS, active_mean_ns: 8 * MS, ..weak };
+    let away = place_view {
+        foreseen: true,
+        active_for_ns: 0,
+        absent_for_ns: 7 * MS,
+        active_mean_ns: 8 * MS,
+        ..weak
+    };
+    // There for long enough: full speed, no wait. Away: it waits until that is over.
+    assert_eq!(place_cost_ns(&there, MS), MS);
+    assert_eq!(place_cost_ns(&away, MS), 8 * MS);
+    assert!(place_cost_ns(&weak, MS) > MS && place_cost_ns(&weak, MS) < 8 * MS);
+    // Work that does not fit is interrupted.
+    assert_eq!(place_cost_ns(&there, 10 * MS), 20 * MS);
 }
 
 #[test]

@@ -31,6 +31,13 @@ void sim_set_up(u32 cpu_ids, bool page, u64 request_ns, bool timers, u64 watchdo
 	uneven_cores = uneven_rings;
 }
 
+void sim_set_techniques(u32 harvest, bool bvs, bool rwc)
+{
+	*(volatile u32 *)&harvest_mode = harvest;
+	*(volatile bool *)&bvs_enabled = bvs;
+	*(volatile bool *)&rwc_enabled = rwc;
+}
+
 /* Sum of a counter over all CPUs. */
 u64 sim_counter(u32 id)
 {

@@ -74,7 +74,8 @@ fn nobody_waits_for_too_long_behind_a_quota_and_a_weight() {
     let many: Vec<usize> = (0..200).map(|_| m.add_task(0, &TaskSpec { group, ..hog(0) }, 1)).collect();
     let others: Vec<usize> = [-20, -20, -20, 19, 19, 19].map(|nice| m.add_task(0, &hog(nice), 1)).to_vec();
     // The machine ends with an error if a runnable task waits for 20 s.
-    m.run(600 * S, 20 * MOST).unwrap_or_else(|error| panic!("{}", error.to_string().lines().next().unwrap_or("")));
+    m.run(600 * S, 20 * MOST)
+        .unwrap_or_else(|error| panic!("{}", error.to_string().lines().next().unwrap_or("")));
     for task in many.iter().chain(&others) {
         assert!(m.tasks[*task].ran_ns > 0, "task {task} never ran");
     }
@@ -168,6 +169,70 @@ fn a_thread_goes_to_the_strong_vcpu() {
         tandem > 850.0 && tandem > eevdf,
         "tandem {tandem}, EEVDF {eevdf} rounds per second of at most 1000"
     );
+}
+
+/// A guest on two pCPUs with competitors; `kernel` says what its scheduler does. The first metric of the first seeds.
+fn guest_with(contention: &str, tasks: &str, of: &str, kernel: &str) -> f64 {
+    let text = format!(
+        r#"
+name = "technique"
+duration_s = 6.0
+warmup_s = 2.0
+[hardware]
+cores = 2
+[[vm]]
+name = "a"
+vcpus = 2
+pins = [[0], [1]]
+kernel = {{ {kernel} }}
+{contention}
+[[workload]]
+name = "w"
+in = "a"
+text = '{{"tasks": {tasks}}}'
+[[metric]]
+name = "work"
+workload = "w"
+of = "{of}"
+what = "rounds"
+"#
+    );
+    let scenario = Scenario::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
+    (1..=3).map(|seed| run(&scenario, seed)).sum::<f64>() / 3.0
+}
+
+const HALF_EACH: &str = "[[contention]]\ncpus = [0]\non_us = 8000\noff_us = 8000\n\
+    [[contention]]\ncpus = [1]\non_us = 8000\noff_us = 8000\nphase_us = 8000\n";
+const HOG: &str = r#"{"hog": {"loop": -1, "run": 1000}}"#;
+
+#[test]
+fn a_thread_leaves_a_vcpu_before_it_is_taken() {
+    let of = |kernel: &str| guest_with(HALF_EACH, HOG, "hog", kernel);
+    let (control, aware) =
+        (of(r#"scheduler = "tandem", ivh = "off""#), of(r#"scheduler = "tandem", ivh = "aware""#));
+    assert!(control < 520.0, "without it a thread has half of a pCPU: {control} rounds per second of 1000");
+    assert!(aware > 1.6 * control, "{aware} rounds per second, {control} without");
+}
+
+#[test]
+fn leaving_costs_nothing_where_nothing_can_be_foreseen() {
+    let irregular = HALF_EACH.replace("off_us = 8000\n", "off_us = 8000\nirregular = true\n");
+    let of =
+        |ivh: &str| guest_with(&irregular, HOG, "hog", &format!(r#"scheduler = "tandem", ivh = "{ivh}""#));
+    let (control, aware) = (of("off"), of("aware"));
+    assert!(aware > 0.95 * control, "{aware} rounds per second, {control} without");
+}
+
+#[test]
+fn a_straggler_is_left_to_best_effort_work() {
+    // Two threads that meet after each 2 ms of work, and one vCPU that has 4 % of its pCPU.
+    let straggler = "[[contention]]\ncpus = [1]\non_us = 24000\noff_us = 1000\n";
+    let pair = r#"{"pair": {"instance": 2, "loop": -1, "run": 2000, "barrier": "both"}}"#;
+    let of = |rwc: bool| {
+        guest_with(straggler, pair, "pair", &format!(r#"scheduler = "tandem", bvs = false, rwc = {rwc}"#))
+    };
+    let (control, banned) = (of(false), of(true));
+    assert!(banned > 1.5 * control, "{banned} rounds per second, {control} without");
 }
 
 fn with_fault(fault: Fault) -> String {

@@ -4,7 +4,7 @@ use anyhow::bail;
 use clap::{Args, ValueEnum};
 use std::process::ExitCode;
 use std::time::Duration;
-use tandem_guest::{Fault, GuestOptions, Outcome};
+use tandem_guest::{Fault, GuestOptions, Harvest, Outcome};
 
 /// Load the vCPU-aware scheduler and run until interrupted.
 ///
@@ -47,6 +47,18 @@ pub struct GuestCmd {
     #[arg(short, long, value_name = "US", default_value_t = 3000, value_parser = clap::value_parser!(u64).range(500..=100_000))]
     slice_us: u64,
 
+    /// How a running task leaves a vCPU that the host is about to take (experimental)
+    #[arg(long, value_enum, default_value_t = IvhArg::Off)]
+    ivh: IvhArg,
+
+    /// Choose places on wake-up as the kernel does, not by what each vCPU gets
+    #[arg(long)]
+    no_bvs: bool,
+
+    /// Leave stragglers and spare vCPUs of a stack without work (experimental)
+    #[arg(long)]
+    rwc: bool,
+
     /// Print what the loaded sched_ext scheduler costs, since it was loaded or over the next SEC seconds (JSON; needs kernel.bpf_stats_enabled); load nothing
     #[arg(long, value_name = "SEC", num_args = 0..=1, default_missing_value = "0", value_parser = cost_seconds, conflicts_with_all = ["stats", "monitor"])]
     cost: Option<Duration>,
@@ -66,6 +78,16 @@ pub struct GuestCmd {
     /// Misbehave on purpose towards tasks named "tandem-fault" (tests of the way out)
     #[arg(long, value_enum, hide = true, default_value_t = FaultArg::None)]
     inject: FaultArg,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum IvhArg {
+    /// It does not
+    Off,
+    /// When the vCPU's rhythm foretells it, for a vCPU that is there
+    Aware,
+    /// After 2 ms, for any that seems idle: for comparison
+    Unaware,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -118,6 +140,13 @@ impl GuestCmd {
             probe_budget_pct: self.probe_budget,
             slice_timers: !self.no_slice_timers,
             slice_us: self.slice_us,
+            harvest: match self.ivh {
+                IvhArg::Off => Harvest::Off,
+                IvhArg::Aware => Harvest::Aware,
+                IvhArg::Unaware => Harvest::Unaware,
+            },
+            place_by_cost: !self.no_bvs,
+            ban: self.rwc,
             metrics: self.metrics,
             debug: self.verbose > 1,
             live_check: self.check_live,

@@ -8,6 +8,7 @@ use crate::fair::Flavour;
 use crate::hardware::{Costs, Hardware};
 use crate::machine::state::Preemption;
 use crate::queue::Ns;
+use crate::scx::Ivh;
 use crate::setup::KernelSpec;
 use crate::workload::Workload;
 use crate::SimError;
@@ -190,6 +191,12 @@ pub struct Kernel {
     pub probes: bool,
     /// `tandem`: turns end when they are due; without, at ticks (`--no-slice-timers`).
     pub slice_timers: bool,
+    /// `tandem`: how running tasks leave vCPUs that are about to be taken: `off`, `aware` or `unaware` (`--ivh`).
+    pub ivh: Ivh,
+    /// `tandem`: places on wake-up are chosen by what each vCPU gets (without: `--no-bvs`).
+    pub bvs: bool,
+    /// `tandem`: stragglers and spare vCPUs of a stack are left without work (`--rwc`).
+    pub rwc: bool,
 }
 
 impl Default for Kernel {
@@ -205,6 +212,9 @@ impl Default for Kernel {
             wakeup_granularity_us: None,
             probes: true,
             slice_timers: true,
+            ivh: Ivh::Off,
+            bvs: true,
+            rwc: false,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Building the machine of a scenario.
 
-use super::{bad, Competitor, Contention, Scenario, Vm, What};
+use super::{bad, Competitor, Contention, Kernel, Scenario, Vm, What};
 use crate::hardware::Hardware;
 use crate::machine::{Change, Machine};
 use crate::program::{Barrier, Condition, Device, Items, Lock, Mailbox, Program, Requests, Step};
 use crate::queue::{Event, Ns};
 use crate::random::{Spread, Stream};
-use crate::scx::Settings;
+use crate::scx::{Settings, Techniques};
 use crate::setup::{host, GroupSpec, TaskSpec};
 use crate::workload::{Intake, Process, Workload};
 use crate::SimError;
@@ -102,8 +102,9 @@ impl Scenario {
             let world = machine.add_guest(&vm.name, &spec, layout.clone(), &pins, &groups);
             if spec.policy {
                 let settings = self.as_probed(layout, &pins);
-                let slice_timers = vm.kernel.slice_timers;
-                machine.attach(world, &Settings { slice_timers, ..settings })?;
+                let Kernel { slice_timers, ivh, bvs, rwc, .. } = vm.kernel;
+                let techniques = Techniques { ivh, bvs, rwc };
+                machine.attach(world, &Settings { slice_timers, techniques, ..settings })?;
                 if vm.kernel.probes {
                     add_probers(&mut machine, world, seed);
                 }

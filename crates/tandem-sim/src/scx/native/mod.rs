@@ -23,7 +23,7 @@ include!(concat!(env!("OUT_DIR"), "/native/maps.rs"));
 static GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest.so"));
 
 /// Maps that its daemon sizes to the number of CPUs.
-const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers"];
+const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers", "harvest_timers"];
 
 /// How a policy is set up.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +44,8 @@ pub struct Settings {
     pub request_ns: Ns,
     /// Turns end when they are due, not at ticks.
     pub slice_timers: bool,
+    /// What it does beyond fair scheduling.
+    pub techniques: Techniques,
     /// A fault to be injected, as `tandem guest --fault` does.
     pub fault: Fault,
 }
@@ -61,9 +63,40 @@ impl Settings {
             steal_page: false,
             request_ns: 3_000_000,
             slice_timers: true,
+            techniques: Techniques::default(),
             fault: Fault::None,
         }
     }
+}
+
+/// Techniques of the guest scheduler that can be switched, as it comes by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Techniques {
+    /// How a running task leaves a vCPU that is about to be taken.
+    pub ivh: Ivh,
+    /// Places on wake-up are chosen by what each vCPU gets.
+    pub bvs: bool,
+    /// Stragglers and spare vCPUs of a stack are left without work.
+    pub rwc: bool,
+}
+
+impl Default for Techniques {
+    fn default() -> Self {
+        Self { ivh: Ivh::Off, bvs: true, rwc: false }
+    }
+}
+
+/// How a running task leaves a vCPU (`enum harvest_mode` in `bpf/guest/intf.h`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ivh {
+    /// It does not.
+    #[default]
+    Off = 0,
+    /// When it is foreseen, for a vCPU that is there.
+    Aware = 1,
+    /// After 2 ms, for any that seems idle.
+    Unaware = 2,
 }
 
 /// What the policy does wrong on purpose, to tasks named `tandem-fault`.
@@ -309,6 +342,11 @@ impl Policy {
         self.with(0, |_| {
             set_up(cpus as u32, page, request_ns, timers, timeout_ns, caches as u32, uneven, fault);
         });
+        // SAFETY: the type is that in native/guest.c.
+        let set_techniques =
+            unsafe { function::<extern "C" fn(u32, bool, bool)>(&self.image, "sim_set_techniques")? };
+        let Techniques { ivh, bvs, rwc } = settings.techniques;
+        self.with(0, |_| set_techniques(ivh as u32, bvs, rwc));
         let init = self.ops[Op::Init as usize];
         if init != 0 {
             // SAFETY: that is the type of the operation.

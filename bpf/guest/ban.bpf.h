@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * vCPUs that are left without work: stragglers, spare ones of a stack, and
+ * those that the operator has parked (policy/rwc.h).
+ *
+ * A ban is a bit in the vCPU's record. Placement, pulling and balancing ask
+ * it; a task that waits or runs there when it begins is sent away, if it may
+ * go elsewhere. Nothing is written to the kernel, so that nothing has to be
+ * undone: with the scheduler the bans are gone.
+ */
+#ifndef TANDEM_GUEST_BAN_BPF_H
+#define TANDEM_GUEST_BAN_BPF_H
+
+#include "vcpu.bpf.h"
+
+/* How many vCPUs are banned. */
+u32 nr_banned;
+
+/* Tasks sent away at a time. */
+#define SEND_AWAY 32
+
+/* Does another vCPU of its stack do normal work? */
+static __always_inline bool stack_busy(s32 cpu)
+{
+	return rwc_enabled && uneven_cores && busy_in_ring(cpu, true) > 0;
+}
+
+/* May best-effort work run on this vCPU now? */
+static __always_inline bool best_effort_allowed(const struct cpu_state *c, s32 cpu)
+{
+	return takes_best_effort(c->bans, stack_busy(cpu));
+}
+
+static __always_inline bool waits_best_effort(s32 cpu)
+{
+	return k_waiting(queue_of(cpu, CLASS_BEST_EFFORT));
+}
+
+/* `cpu` has begun, or ended, normal work: its stack siblings make room, or may go on. */
+COLD int stack_changed(u32 cpu, u32 busy)
+{
+	struct cpu_domain *d = domain_of(cpu);
+	struct cpu_state *own = cpu_state(cpu);
+	s32 at = cpu;
+	u32 i;
+
+	bpf_for(i, 0, MAX_RING) {
+		struct cpu_state *c;
+
+		if (!d || !own)
+			break;
+		at = d->stack_next;
+		if (at == (s32)cpu)
+			break;
+		c = cpu_state(at);
+		if (c && c->online && busy && c->curr_class == CLASS_BEST_EFFORT) {
+			count(own, CNT_HELD);
+			k_kick_preempt(at);
+		} else if (c && c->online && !busy && is_idle(c) && waits_best_effort(at)) {
+			k_kick_idle(at);
+		}
+		d = domain_of(at);
+	}
+	return 0;
+}
+
+/* Is `cpu` a spare one: does another of its stack, of lower number and no straggler, do the stack's work? */
+COLD int is_spare(u32 cpu)
+{
+	struct cpu_domain *d = domain_of(cpu);
+	s32 at = cpu;
+	u32 i;
+
+	bpf_for(i, 0, MAX_RING) {
+		struct cpu_state *c;
+
+		if (!d)
+			break;
+		at = d->stack_next;
+		if (at == (s32)cpu)
+			break;
+		c = cpu_state(at);
+		if (c && c->online && at < (s32)cpu && !(c->bans & (TANDEM_BAN_STRAGGLER | TANDEM_BAN_PARKED)))
+			return 1;
+		d = domain_of(at);
+	}
+	return 0;
+}
+
+/* Apart from the loop that asks it: the verifier would follow each of its paths through every round. */
+COLD u32 bans_of(u32 cpu, u64 shares, u32 counted, u64 now)
+{
+	struct cpu_state *c = cpu_state(cpu);
+	struct straggler_view view = { 0 };
+	u32 bans;
+
+	if (!c)
+		return 0;
+	bans = c->bans & TANDEM_BAN_PARKED;
+	view.fresh = vcap_fresh(&c->model, now);
+	view.others_sum = shares - (view.fresh ? c->model.share : 0);
+	view.others = counted - (view.fresh ? 1 : 0);
+	view.share = c->model.share;
+	view.samples = c->model.samples;
+	view.banned = c->bans & TANDEM_BAN_STRAGGLER;
+	view.since_ns = c->banned_at_ns ? sub_floor_u64(now, c->banned_at_ns) : TANDEM_BAN_HOLD_NS;
+	if (is_straggler(&view))
+		bans |= TANDEM_BAN_STRAGGLER;
+	if (uneven_cores && is_spare(cpu))
+		bans |= TANDEM_BAN_STACKED;
+	return bans;
+}
+
+/* `cpu` is banned from now on, or is not any more. Returns whether it may be used. */
+COLD u32 ban(u32 cpu, u32 bans, u64 now)
+{
+	struct cpu_state *c = cpu_state(cpu);
+	u32 old;
+
+	if (!c)
+		return 0;
+	old = c->bans;
+	c->bans = bans;
+	if ((bans ^ old) & TANDEM_BAN_STRAGGLER) {
+		c->banned_at_ns = now;
+		if (bans & TANDEM_BAN_STRAGGLER)
+			count(c, CNT_STRAGGLERS);
+	}
+	if (bans & ~old && c->tasks[1])
+		k_kick_preempt(cpu);
+	return !bans;
+}
+
+/*
+ * Who is banned from now on? Called when some vCPU has been measured anew. Of
+ * those that are measured at least the strongest is no straggler, and the
+ * first of a stack is no spare; should the parked ones be all that is left,
+ * nobody else is banned.
+ */
+COLD int review_bans(u64 now)
+{
+	struct cpu_state *own = cpu_state(bpf_get_smp_processor_id());
+	struct review *r;
+	u32 i;
+
+	if (!own)
+		return 0;
+	/* Sums in maps are all the same to the verifier; as local variables they would make each round a new one. */
+	r = &own->review;
+	__builtin_memset(r, 0, sizeof(*r));
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+
+		if (!c || !c->online || !vcap_fresh(&c->model, now) || c->bans & TANDEM_BAN_PARKED)
+			continue;
+		r->shares += c->model.share;
+		r->counted++;
+	}
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+
+		if (!c || !c->online)
+			continue;
+		if (ban(i, bans_of(i, r->shares, r->counted, now), now))
+			r->usable++;
+		else
+			r->banned++;
+	}
+	if (!r->usable) {
+		r->banned = 0;
+		bpf_for(i, 0, nr_cpu_ids) {
+			struct cpu_state *c = cpu_state(i);
+
+			if (!c)
+				continue;
+			c->bans &= TANDEM_BAN_PARKED;
+			if (c->bans)
+				r->banned++;
+		}
+	}
+	nr_banned = r->banned;
+	return 0;
+}
+
+/* Where a task goes that shall not stay on a banned vCPU: least weight per capacity; -1: it has to stay. */
+COLD s32 refuge(s32 pid)
+{
+	struct task_struct *p = bpf_task_from_pid(pid);
+	u64 now = k_now(), least = ~0ULL;
+	s32 to = -1;
+	u32 i;
+
+	if (!p)
+		return -1;
+	if (!k_is_pinned(p)) {
+		bpf_for(i, 0, nr_cpu_ids) {
+			struct cpu_state *c = cpu_state(i);
+			u64 load;
+
+			if (!c || !c->online || c->bans || !k_allowed(p, i))
+				continue;
+			load = load_of(c->weight[1], capacity(c, now));
+			if (load < least) {
+				least = load;
+				to = i;
+			}
+		}
+	}
+	bpf_task_release(p);
+	return to;
+}
+
+/* Those who wait for a banned vCPU and may go elsewhere do. From dispatch. */
+COLD int send_away(u32 cpu)
+{
+	struct cpu_state *own = cpu_state(cpu);
+	struct task_struct *p;
+
+	if (!own)
+		return 0;
+	own->looked = 0;
+	bpf_rcu_read_lock();
+	bpf_for_each(scx_dsq, p, queue_of(cpu, CLASS_NORMAL), 0) {
+		struct task_struct *task;
+		struct task_state *t;
+		s32 to;
+
+		if (own->looked++ >= SEND_AWAY)
+			break;
+		task = bpf_task_from_pid(p->pid);
+		if (!task)
+			continue;
+		t = task_state(task);
+		to = t ? refuge(p->pid) : -1;
+		if (t && to >= 0) {
+			/* It joins the other's clock when it runs there, as one that is pulled. */
+			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->deadline);
+			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, queue_of(to, CLASS_NORMAL), 0)) {
+				count(own, CNT_EVICTED);
+				k_kick_idle(to);
+			}
+		}
+		bpf_task_release(task);
+	}
+	bpf_rcu_read_unlock();
+	return 0;
+}
+
+/* Does p, which runs here and wants to go on, have to go? */
+static __always_inline bool evicted(struct task_struct *p, struct task_state *t, struct cpu_state *c)
+{
+	s32 to;
+
+	if (!c->bans || t->class != CLASS_NORMAL)
+		return false;
+	to = refuge(p->pid);
+	if (to < 0)
+		return false;
+	t->push_to = to;
+	count(c, CNT_EVICTED);
+	return true;
+}
+
+#endif

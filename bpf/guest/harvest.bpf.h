@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Harvesting: a CPU-bound task leaves a vCPU that the host is about to take
+ * (policy/harvest.h, policy/phase.h).
+ *
+ * A timer of the vCPU's own fires a little before the foreseen end. It calls a
+ * target: claims it, and wakes it if it is idle. Whether that answers tells
+ * whether it is there; one that does not may be replaced by another. Just
+ * before the end the task is let go, if the target answered, or is known to
+ * come back sooner than the own vCPU would. It then waits in the target's
+ * queue, reserved for it. If the target does not fetch it in time, whoever is
+ * there takes it, the vCPU that let it go first of all.
+ *
+ * Every step has an end of its own. Claims end by the clock, whoever made
+ * them; a timer that comes late (the vCPU was taken all the same) only
+ * cleans up; a task that sleeps, or gets company, ends the matter.
+ */
+#ifndef TANDEM_GUEST_HARVEST_BPF_H
+#define TANDEM_GUEST_HARVEST_BPF_H
+
+#include "ban.bpf.h"
+
+enum harvest_stage {
+	HARVEST_NONE,
+	HARVEST_CALLING,	/* the timer is armed for calling a target */
+	HARVEST_LEAVING,	/* the task shall leave when it is switched out */
+	HARVEST_PUSHING,	/* a stronger one was called; the timer is armed for its answer */
+	HARVEST_SCOUTING,	/* the timer is armed for nothing but a look */
+	HARVEST_WATCHING,	/* it has left; the timer is armed for looking whether it was fetched */
+};
+
+/* How running tasks leave vCPUs; a loader's setting. */
+const volatile u32 harvest_mode = HARVEST_OFF;
+
+/* Sized to the number of possible CPUs when the object is loaded. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct one_timer);
+} harvest_timers SEC(".maps");
+
+/* A claim: its end in units of 1024 ns, and the CPU that made it. */
+#define CLAIM_CPU_BITS 16
+#define CLAIM_UNIT_SHIFT 10
+
+static __always_inline u64 claim_of(s32 cpu, u64 until_ns)
+{
+	return (until_ns >> CLAIM_UNIT_SHIFT) << CLAIM_CPU_BITS | (u16)(cpu + 1);
+}
+
+static __always_inline bool claimed(const struct cpu_state *c, u64 now)
+{
+	u64 claim = c->claim;
+
+	return claim && now >> CLAIM_UNIT_SHIFT < claim >> CLAIM_CPU_BITS;
+}
+
+static __always_inline bool claimed_by(const struct cpu_state *c, s32 cpu)
+{
+	return (u16)c->claim == (u16)(cpu + 1);
+}
+
+static __always_inline bool claim(struct cpu_state *target, s32 cpu, u64 until_ns, u64 now)
+{
+	u64 old = target->claim;
+
+	if (claimed(target, now) && !claimed_by(target, cpu))
+		return false;
+	return __sync_val_compare_and_swap(&target->claim, old, claim_of(cpu, until_ns)) == old;
+}
+
+static __always_inline void release_claim(s32 target, s32 cpu)
+{
+	struct cpu_state *c = cpu_state(target);
+	u64 old = c ? c->claim : 0;
+
+	if (old && claimed_by(c, cpu))
+		__sync_val_compare_and_swap(&c->claim, old, 0);
+}
+
+/* Was this idle CPU woken because it was called? */
+static __always_inline bool is_called(const struct cpu_state *c, u64 now)
+{
+	return c->claim && claimed(c, now);
+}
+
+/* So long after its timer, or a call, has woken it, a CPU is awake for that reason. */
+#define SEEN_AWAKE_NS (200 * NSEC_PER_USEC_)
+
+static __always_inline enum vcpu_was what_was(const struct cpu_state *c, u64 now)
+{
+	if (!is_idle(c))
+		return WAS_BUSY;
+	return is_called(c, now) || now - c->answered_at_ns < SEEN_AWAKE_NS ? WAS_CALLED : WAS_WOKEN;
+}
+
+/* A CPU without work has been woken. If it was called, that is its answer. */
+static __always_inline void answer_call(struct cpu_state *c, s32 cpu, u64 now)
+{
+	if (!is_called(c, now))
+		return;
+	observe(c, cpu, now, WAS_CALLED);
+	c->answered_at_ns = now;
+}
+
+static __always_inline bool answered(const struct cpu_state *target)
+{
+	return target->answered_at_ns && !time_before_ns(target->answered_at_ns, target->called_at_ns);
+}
+
+static __always_inline void arm_harvest(struct cpu_state *c, s32 cpu, u64 at_ns, u64 now)
+{
+	u32 key = cpu;
+	struct one_timer *t = bpf_map_lookup_elem(&harvest_timers, &key);
+
+	c->harvest_at_ns = at_ns;
+	if (t)
+		bpf_timer_start(&t->timer, max_u64(sub_floor_u64(at_ns, now), SLICE_SLACK_NS), BPF_F_TIMER_CPU_PIN);
+}
+
+static __always_inline void end_harvest(struct cpu_state *c, s32 cpu)
+{
+	if (c->harvest_to >= 0)
+		release_claim(c->harvest_to, cpu);
+	c->harvest_to = -1;
+	c->harvest_stage = HARVEST_NONE;
+}
+
+/*
+ * What `target` would do for a task that leaves at `at` a vCPU that is away
+ * from `left` later on. Of a target without a known rhythm the mean is expected.
+ */
+COLD u64 gain_at(u32 cpu, u32 to, u64 now)
+{
+	struct cpu_state *c = cpu_state(cpu), *target = cpu_state(to);
+	struct harvest_view view = { 0 };
+	struct forecast f;
+	u64 margin, at;
+	u32 share;
+
+	if (!c || !target)
+		return 0;
+	margin = harvest_margin_ns(&c->phase.on);
+	at = time_before_ns(now + margin, c->harvest_end_ns) ? c->harvest_end_ns - margin : now;
+	view.left_ns = sub_floor_u64(c->harvest_end_ns, at);
+	view.away_ns = c->phase.off.mean_ns;
+	view.margin_ns = margin;
+	view.stay_ns = ~0ULL >> 1;
+	share = capacity(target, now);
+	if (phase_even(&target->phase)) {
+		f = phase_forecast(&target->phase, at);
+		if (f.known) {
+			view.wait_ns = f.absent_for_ns;
+			view.stay_ns = f.active_for_ns ? f.active_for_ns : target->phase.on.mean_ns;
+			return harvest_gain_ns(&view);
+		}
+	}
+	if (target->model.inactive_events && share < TANDEM_SCALE) {
+		bool there = answered(target) || (!is_idle(target) && !off_pcpu(to, target, now));
+
+		if (!there)
+			view.wait_ns = target->model.inactive_mean_ns * (TANDEM_SCALE - share) / TANDEM_SCALE;
+	}
+	return harvest_gain_ns(&view);
+}
+
+/* Call the one that gains most. From the timer. */
+COLD int call_target(u32 cpu, s32 pid)
+{
+	struct task_struct *p = bpf_task_from_pid(pid);
+	struct cpu_state *c = cpu_state(cpu), *target;
+	u64 now = k_now(), best = 0, gain;
+	s32 to = -1;
+	u32 i;
+
+	if (!p)
+		return -1;
+	/* For the verifier, which also sees the timer set up from a program that may sleep. */
+	bpf_rcu_read_lock();
+	if (c && !k_is_pinned(p)) {
+		bpf_for(i, 0, nr_cpu_ids) {
+			target = cpu_state(i);
+			if (!target || i == cpu || i == (u32)c->harvest_to || !target->online || target->bans || !k_allowed(p, i))
+				continue;
+			if (target->curr_class == CLASS_NORMAL || target->tasks[1] || claimed(target, now))
+				continue;
+			gain = gain_at(cpu, i, now);
+			if (gain > best) {
+				best = gain;
+				to = i;
+			}
+		}
+	}
+	bpf_rcu_read_unlock();
+	bpf_task_release(p);
+	target = cpu_state(to);
+	if (!c || to < 0 || !target)
+		return -1;
+	if (!claim(target, cpu, c->harvest_end_ns + c->phase.off.mean_ns, now))
+		return -1;
+	if (c->harvest_to >= 0)
+		release_claim(c->harvest_to, cpu);
+	c->harvest_to = to;
+	c->harvest_gain_ns = best;
+	target->called_at_ns = now;
+	target->answered_at_ns = 0;
+	count(c, CNT_FORESEEN);
+	if (is_idle(target))
+		k_kick_idle(to);
+	return to;
+}
+
+/* The end is near. Does the task leave? */
+static __always_inline void leave_now(struct cpu_state *c, s32 cpu, u64 now)
+{
+	struct cpu_state *target = cpu_state(c->harvest_to);
+
+	if (!target || target->curr_class == CLASS_NORMAL || target->tasks[1] || target->bans || !target->online) {
+		count(c, CNT_ABANDONED);
+		end_harvest(c, cpu);
+		return;
+	}
+	c->harvest_gain_ns = gain_at(cpu, c->harvest_to, now);
+	if (!c->harvest_gain_ns) {
+		count(c, CNT_ABANDONED);
+		end_harvest(c, cpu);
+		return;
+	}
+	c->harvest_stage = HARVEST_LEAVING;
+	k_kick_preempt(cpu);
+}
+
+/* The task has not been fetched: the vCPU that let it go is there, and takes it. */
+static __always_inline void look_after(struct cpu_state *c, s32 cpu)
+{
+	struct cpu_state *target = cpu_state(c->harvest_to);
+	bool waits = target && c->harvest_pid == target->awaited_pid && k_waiting(queue_of(c->harvest_to, CLASS_NORMAL));
+
+	if (target)
+		target->reserved_until_ns = 0;
+	end_harvest(c, cpu);
+	if (!waits)
+		return;
+	if (is_idle(c))
+		k_kick_idle(cpu);
+}
+
+static int harvest_due(void *map, u32 *key, struct one_timer *timer)
+{
+	struct cpu_state *c = cpu_state(*key), *target;
+	u64 now = k_now(), margin;
+	s32 cpu = *key;
+
+	if (!c || !c->online)
+		return 0;
+	if (is_idle(c)) {
+		observe(c, cpu, now, WAS_CALLED);
+		c->answered_at_ns = now;
+	}
+	if (c->harvest_stage == HARVEST_NONE || c->harvest_stage == HARVEST_LEAVING)
+		return 0;
+	if (c->harvest_stage == HARVEST_WATCHING) {
+		look_after(c, cpu);
+		return 0;
+	}
+	if (!is_idle(c)) {
+		/* Its lateness tells where an absence ended. */
+		c->look_due_ns = c->harvest_at_ns;
+		observe(c, cpu, now, WAS_BUSY);
+	}
+	if (c->curr_class != CLASS_NORMAL || c->curr_pid != c->harvest_pid || c->tasks[1] > 1 ||
+	    c->harvest_stage == HARVEST_SCOUTING) {
+		end_harvest(c, cpu);
+		return 0;
+	}
+	if (c->harvest_stage == HARVEST_PUSHING) {
+		target = cpu_state(c->harvest_to);
+		if (target && answered(target) && is_idle(target) && time_before_ns(now, c->harvest_end_ns)) {
+			c->harvest_gain_ns = 0;
+			c->harvest_stage = HARVEST_LEAVING;
+			k_kick_preempt(cpu);
+		} else {
+			end_harvest(c, cpu);
+		}
+		return 0;
+	}
+	if (!time_before_ns(now, c->harvest_end_ns)) {
+		end_harvest(c, cpu);
+		return 0;
+	}
+	margin = harvest_margin_ns(&c->phase.on);
+	target = cpu_state(c->harvest_to);
+	if (!time_before_ns(now + margin + SLICE_SLACK_NS, c->harvest_end_ns)) {
+		leave_now(c, cpu, now);
+		return 0;
+	}
+	if ((!target || !answered(target)) && c->harvest_tries < TANDEM_HARVEST_TRIES) {
+		c->harvest_tries++;
+		if (call_target(*key, c->harvest_pid) < 0 && c->harvest_to < 0 && c->harvest_tries == 1) {
+			/* Nobody to go to. */
+			end_harvest(c, cpu);
+			return 0;
+		}
+		if (time_before_ns(now + TANDEM_HARVEST_ANSWER_NS + margin, c->harvest_end_ns)) {
+			arm_harvest(c, cpu, now + TANDEM_HARVEST_ANSWER_NS, now);
+			return 0;
+		}
+	}
+	if (c->harvest_to < 0) {
+		end_harvest(c, cpu);
+		return 0;
+	}
+	arm_harvest(c, cpu, c->harvest_end_ns - margin, now);
+	return 0;
+}
+
+/*
+ * A CPU-bound task without company runs here: when will the vCPU be taken? To
+ * be called on that CPU, when the task's turn begins and at its ticks.
+ */
+static __always_inline void foresee(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	struct forecast f;
+	u64 lead, margin;
+
+	if (harvest_mode != HARVEST_AWARE || c->harvest_stage != HARVEST_NONE || !phase_even(&c->phase))
+		return;
+	if (t->class != CLASS_NORMAL || c->tasks[1] > 1 || max_u64(t->burst_ns, t->mean_burst_ns) < TANDEM_HARVEST_BURST_NS)
+		return;
+	if (k_is_pinned(p) || !c->online)
+		return;
+	f = phase_forecast(&c->phase, now);
+	margin = harvest_margin_ns(&c->phase.on);
+	if (!f.known || f.active_for_ns <= margin)
+		return;
+	lead = harvest_lead_ns(&c->phase.on);
+	c->harvest_end_ns = now + f.active_for_ns;
+	c->harvest_pid = p->pid;
+	c->harvest_to = -1;
+	c->harvest_tries = 0;
+	c->harvest_stage = HARVEST_CALLING;
+	arm_harvest(c, cpu, f.active_for_ns > lead ? c->harvest_end_ns - lead : now, now);
+}
+
+/* Its task is being switched out, and wants to go on. Is it to leave? */
+static __always_inline bool leaves_for_harvest(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
+					       u64 now)
+{
+	struct cpu_state *target;
+	struct forecast f;
+	u64 wait = 0;
+
+	if (c->harvest_stage != HARVEST_LEAVING)
+		return false;
+	target = cpu_state(c->harvest_to);
+	if (!target || c->harvest_pid != p->pid || !time_before_ns(now, c->harvest_end_ns) ||
+	    target->curr_class == CLASS_NORMAL || !k_allowed(p, c->harvest_to)) {
+		count(c, CNT_ABANDONED);
+		end_harvest(c, cpu);
+		return false;
+	}
+	f = phase_forecast(&target->phase, now);
+	if (f.known)
+		wait = f.absent_for_ns;
+	else if (!answered(target))
+		wait = target->model.inactive_mean_ns;
+	t->push_to = c->harvest_to;
+	target->awaited_pid = p->pid;
+	target->reserved_until_ns = now + wait + TANDEM_HARVEST_LATE_NS;
+	c->harvest_stage = HARVEST_WATCHING;
+	arm_harvest(c, cpu, target->reserved_until_ns, now);
+	count(c, c->harvest_gain_ns ? CNT_HARVESTED : CNT_PUSHED);
+	c->counters[CNT_HARVESTED_US] += c->harvest_gain_ns / NSEC_PER_USEC_;
+	return true;
+}
+
+/* p begins to run here: if it was harvested, the matter is done. */
+static __always_inline void harvest_arrived(struct task_struct *p, struct cpu_state *c, u64 now)
+{
+	struct cpu_state *from;
+	s32 by;
+
+	if (!c->claim || c->awaited_pid != p->pid)
+		return;
+	by = (s32)(u16)c->claim - 1;
+	from = cpu_state(by);
+	if (from && from->harvest_stage == HARVEST_WATCHING && from->harvest_pid == p->pid)
+		from->harvest_stage = HARVEST_NONE;
+	c->awaited_pid = 0;
+	c->reserved_until_ns = 0;
+	c->claim = 0;
+}
+
+/* The task that a timer was armed for is not here any more. */
+static __always_inline void harvest_left(struct cpu_state *c, s32 cpu)
+{
+	if (c->harvest_stage != HARVEST_NONE && c->harvest_stage != HARVEST_WATCHING)
+		end_harvest(c, cpu);
+}
+
+/*
+ * A vCPU whose share is clearly larger has been found idle. Does the task go
+ * at once? Only if it is there: whole ones always are, others are called, and
+ * the timer sees whether they answer. Where the own rhythm is known, harvesting
+ * makes use of both.
+ */
+static __always_inline bool pushes_at_once(struct task_struct *p, struct cpu_state *c, s32 cpu, s32 to, u64 now)
+{
+	struct cpu_state *target = cpu_state(to);
+
+	if (!target)
+		return false;
+	if (harvest_mode != HARVEST_AWARE || capacity(target, now) >= TANDEM_CONTENDED_SHARE)
+		return true;
+	if (phase_even(&c->phase) || c->harvest_stage != HARVEST_NONE)
+		return false;
+	if (!is_idle(target))
+		return !off_pcpu(to, target, now);
+	if (!claim(target, cpu, now + 2 * TANDEM_TICK_NS, now))
+		return false;
+	target->called_at_ns = now;
+	target->answered_at_ns = 0;
+	c->harvest_to = to;
+	c->harvest_pid = p->pid;
+	c->harvest_end_ns = now + TANDEM_TICK_NS;
+	c->harvest_stage = HARVEST_PUSHING;
+	k_kick_idle(to);
+	arm_harvest(c, cpu, now + TANDEM_HARVEST_ANSWER_NS, now);
+	return false;
+}
+
+/* The end of an absence was not seen: a look at another moment than that of the tick. */
+static __always_inline void scout(struct cpu_state *c, s32 cpu, u64 now)
+{
+	if (harvest_mode != HARVEST_AWARE || c->harvest_stage != HARVEST_NONE || !phase_wants_scouts(&c->phase))
+		return;
+	c->harvest_to = -1;
+	c->harvest_stage = HARVEST_SCOUTING;
+	arm_harvest(c, cpu, now + (1 + c->phase.blurred % 3) * TANDEM_TICK_NS / 4, now);
+}
+
+/* The unaware variant: after 2 ms it goes to any vCPU that seems idle. For comparison. */
+static __always_inline s32 anybody_idle(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	u32 i;
+
+	if (harvest_mode != HARVEST_UNAWARE || !c->model.inactive_events || c->tasks[1] > 1 || k_is_pinned(p) ||
+	    now - c->curr_since_ns < TANDEM_HARVEST_BURST_NS)
+		return -1;
+	bpf_for(i, 1, nr_cpu_ids) {
+		u32 other = (u32)cpu + i;
+		struct cpu_state *target;
+
+		if (other >= nr_cpu_ids)
+			other -= nr_cpu_ids;
+		target = cpu_state(other);
+		if (target && target->online && !target->bans && target->curr_class != CLASS_NORMAL && !target->tasks[1] &&
+		    k_allowed(p, other))
+			return other;
+	}
+	return -1;
+}
+
+static __noinline s32 harvest_init(void)
+{
+	u32 cpu;
+
+	bpf_for(cpu, 0, nr_cpu_ids) {
+		struct one_timer *t = bpf_map_lookup_elem(&harvest_timers, &cpu);
+
+		if (!t)
+			return -EINVAL;
+		bpf_timer_init(&t->timer, &harvest_timers, K_CLOCK_MONOTONIC);
+		bpf_timer_set_callback(&t->timer, harvest_due);
+	}
+	return 0;
+}
+
+#endif

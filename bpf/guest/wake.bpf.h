@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* A task wakes up, or has had its turn: where it goes, and who is told. */
+#ifndef TANDEM_GUEST_WAKE_BPF_H
+#define TANDEM_GUEST_WAKE_BPF_H
+
+#include "balance.bpf.h"
+
+/* Places are chosen by cost; otherwise by the kernel's idle selection alone. A loader's setting. */
+const volatile bool bvs_enabled = true;
+
+const volatile u32 fault = FAULT_NONE;
+
+static __always_inline bool is_fault_target(const struct task_struct *p)
+{
+	return fault != FAULT_NONE && !bpf_strncmp(p->comm, 12, "tandem-fault");
+}
+
+s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	struct task_state *t = task_state(p);
+	struct cpu_state *c;
+	bool idle = false;
+	s32 cpu;
+
+	if (bvs_enabled && (contended || uneven_cores || nr_banned) && t) {
+		cpu = cheapest_cpu(p, t, prev_cpu);
+		idle = scx_bpf_test_and_clear_cpu_idle(cpu);
+		if (cpu != prev_cpu) {
+			c = cpu_state(cpu);
+			if (c)
+				count(c, CNT_STEERED);
+		}
+		/*
+		 * Straight to the local queue only where the vCPU is sure to
+		 * come: from there nobody could take the task back.
+		 */
+		c = cpu_state(cpu);
+		if (idle && (!c || capacity(c, k_now()) < TANDEM_CONTENDED_SHARE))
+			return cpu;
+	} else {
+		cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
+		c = nr_banned ? cpu_state(cpu) : NULL;
+		if (c && t && (t->class == CLASS_BEST_EFFORT ? !best_effort_allowed(c, cpu) : c->bans)) {
+			s32 to = refuge(p->pid);
+
+			if (to >= 0) {
+				cpu = to;
+				idle = scx_bpf_test_and_clear_cpu_idle(cpu);
+			}
+		}
+	}
+	if (!idle && (wake_flags & SCX_WAKE_FORK) && !contended)
+		cpu = lightest_cpu(p, cpu);
+	c = cpu_state(cpu);
+	/* Who waits there already would be passed over by a direct insertion, and so would a quota. */
+	if (idle && t && c && !is_fault_target(p) && !waiting_normal(cpu, c) &&
+	    !(nr_limits && exhausted(t->group, k_now()))) {
+		count(c, CNT_DIRECT);
+		k_insert_local(p, base_request_ns, 0);
+	}
+	return cpu;
+}
+
+/* Tell a CPU that something worth its while waits in cpu's queue. */
+static __always_inline void announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
+				     u64 enq_flags)
+{
+	u64 now = k_now(), burst, deadline;
+	s32 idle;
+
+	if (is_idle(c)) {
+		k_kick_idle(cpu);
+		return;
+	}
+	if (t->class == CLASS_NORMAL && c->curr_class == CLASS_BEST_EFFORT) {
+		k_kick_preempt(cpu);
+		return;
+	}
+	if (!k_is_pinned(p)) {
+		/* Somebody idle may take it over; whether that is wise is decided there. */
+		idle = uneven || uneven_cores || nr_banned || nr_llcs > 1 ? helper_for(p, cpu) : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		if (idle >= 0 && idle != cpu) {
+			k_kick_idle(idle);
+			return;
+		}
+	}
+	if (!(enq_flags & SCX_ENQ_WAKEUP) || t->class != c->curr_class || k_is_batch(p))
+		return;
+	/* Those who all sleep soon shall not interrupt each other for being a little shorter. */
+	burst = curr_burst(c, now);
+	deadline = burst >= TANDEM_LONG_BURST_NS ? t->deadline : t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
+	if (wakeup_preempts(deadline, c->curr_deadline, curr_lead(c, now), sub_floor_u64(now, c->curr_since_ns),
+			    burst)) {
+		count(c, CNT_PREEMPTED);
+		k_kick_preempt(cpu);
+	}
+}
+
+void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	struct task_state *t = task_state(p);
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct cpu_state *c = cpu_state(cpu);
+	u64 now;
+
+	if (!t || !c) {
+		k_insert_local(p, base_request_ns, enq_flags);
+		return;
+	}
+	if (is_fault_target(p)) {
+		if (fault == FAULT_ERROR)
+			scx_bpf_error("fault injected: %s[%d]", p->comm, p->pid);
+		return;
+	}
+	/* Threads that serve one CPU: others wait for them. */
+	if (k_is_kthread(p) && p->nr_cpus_allowed == 1) {
+		k_insert_local(p, base_request_ns, enq_flags | SCX_ENQ_PREEMPT);
+		return;
+	}
+	/* Those that are still on this CPU the others will find. */
+	if (is_leaving() && cpu != (s32)bpf_get_smp_processor_id()) {
+		k_insert_local(p, base_request_ns, enq_flags);
+		return;
+	}
+	now = k_now();
+	t->parked_at_ns = 0;
+	if (nr_limits && may_park(p)) {
+		u32 limit = exhausted(t->group, now);
+
+		if (limit) {
+			t->push_to = -1;
+			park(p, t, limit, now, enq_flags);
+			return;
+		}
+	}
+	if (t->push_to >= 0) {
+		if (k_allowed(p, t->push_to) && !k_is_pinned(p))
+			cpu = t->push_to;
+		t->push_to = -1;
+	} else if (!(enq_flags & SCX_ENQ_WAKEUP) && queue_cpu(t) == cpu) {
+		cpu = give_away(p, t, c, cpu, now);
+	}
+	c = cpu_state(cpu);
+	if (!c)
+		return;
+	if (queue_cpu(t) == cpu)
+		reweigh(t, c);
+	else
+		rejoin(p, t, cpu, now);
+	if (request_done(t))
+		renew_request(t, c);
+	count(c, CNT_QUEUED);
+	put_in_order(p, t, c, cpu, now, enq_flags);
+	announce(p, t, c, cpu, enq_flags);
+}
+
+#endif

@@ -1,0 +1,239 @@
+//! The rhythm of a vCPU, foreseen and not, and what follows from it: leaving in time, and who is left without work.
+#![allow(missing_docs)]
+
+use proptest::prelude::*;
+use tandem_policy::{harvest::*, harvest_view, phase::*, rwc::*, straggler_view, vcpu_phase};
+
+const MS: u64 = 1_000_000;
+const TICK: u64 = 4 * MS;
+
+fn random(state: &mut u64) -> f64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    ((*state >> 11) as f64 + 1.0) / (1u64 << 53) as f64
+}
+
+/// A vCPU that is busy throughout, looked at by ticks: a tick that falls into an absence comes when that ends.
+struct Busy {
+    now: u64,
+    seen: u64,
+    next_tick: u64,
+    stolen: u64,
+    returns: u32,
+}
+
+impl Busy {
+    fn new() -> Self {
+        Self { now: 0, seen: 0, next_tick: TICK, stolen: 0, returns: 0 }
+    }
+
+    fn look(&mut self, phase: &mut vcpu_phase, overdue: bool) {
+        phase_busy(phase, self.now, self.now - self.seen, self.stolen, self.returns, overdue);
+        (self.seen, self.stolen, self.returns) = (self.now, 0, 0);
+    }
+
+    fn run(&mut self, phase: &mut vcpu_phase, on: u64) {
+        let end = self.now + on;
+        while self.next_tick <= end {
+            self.now = self.next_tick;
+            self.next_tick += TICK;
+            self.look(phase, false);
+        }
+        self.now = end;
+    }
+
+    fn absent(&mut self, phase: &mut vcpu_phase, off: u64) {
+        self.now += off;
+        self.stolen += off;
+        self.returns += 1;
+        if self.next_tick <= self.now {
+            self.next_tick = (self.now / TICK + 1) * TICK;
+            self.look(phase, true);
+        }
+    }
+}
+
+#[test]
+fn an_even_host_is_foreseen_within_a_tenth_of_a_millisecond() {
+    for (on, off) in [(8, 8), (16, 16), (5, 11), (30, 9), (32, 32)] {
+        let (mut phase, mut vcpu) = (vcpu_phase::default(), Busy::new());
+        for _ in 0..6 {
+            vcpu.run(&mut phase, on * MS);
+            vcpu.absent(&mut phase, off * MS);
+        }
+        assert!(phase_even(&phase), "{on}/{off}: {phase:?}");
+        // Just back: it stays for `on`, is away for `off`, and so on for a while.
+        for period in 0..10u64 {
+            let back = vcpu.now + period * (on + off) * MS;
+            let f = phase_forecast(&phase, back + MS);
+            assert!(f.known && f.active_for_ns.abs_diff((on - 1) * MS) < MS / 10, "{on}/{off}: {f:?}");
+            let f = phase_forecast(&phase, back + (on + 1) * MS);
+            assert!(f.known && f.active_for_ns == 0, "{on}/{off}: {f:?}");
+            assert!(f.absent_for_ns.abs_diff((off - 1) * MS) < MS / 10, "{on}/{off}: {f:?}");
+        }
+    }
+}
+
+#[test]
+fn the_work_of_the_host_itself_does_not_disturb_a_rhythm() {
+    let (mut phase, mut vcpu, mut state) = (vcpu_phase::default(), Busy::new(), 5);
+    for round in 0..100 {
+        // Every third active period is interrupted for a moment.
+        if round % 3 == 0 {
+            let first = (random(&mut state) * 7e6) as u64;
+            vcpu.run(&mut phase, first);
+            vcpu.absent(&mut phase, MS * 6 / 10);
+            vcpu.run(&mut phase, 8 * MS - first - MS * 6 / 10);
+        } else {
+            vcpu.run(&mut phase, 8 * MS);
+        }
+        vcpu.absent(&mut phase, 8 * MS);
+        if round > 50 {
+            assert!(phase_even(&phase), "round {round}: {phase:?}");
+        }
+    }
+}
+
+#[test]
+fn an_irregular_host_is_hardly_ever_foreseen() {
+    let (mut phase, mut vcpu, mut state) = (vcpu_phase::default(), Busy::new(), 7);
+    let mut exponential = |mean: u64| (-(random(&mut state).ln()) * mean as f64) as u64;
+    let mut even = 0;
+    for _ in 0..5000 {
+        vcpu.run(&mut phase, exponential(8 * MS));
+        vcpu.absent(&mut phase, exponential(8 * MS));
+        even += u32::from(phase_even(&phase));
+    }
+    assert!(even < 50, "{even} of 5000");
+}
+
+#[test]
+fn short_absences_that_never_meet_a_tick_ask_for_looks_at_other_moments() {
+    let (mut phase, mut vcpu) = (vcpu_phase::default(), Busy::new());
+    // A period of one tick: each tick falls into the active time.
+    vcpu.run(&mut phase, MS);
+    for _ in 0..20 {
+        vcpu.absent(&mut phase, 2 * MS);
+        vcpu.run(&mut phase, 2 * MS);
+    }
+    assert!(!phase_even(&phase));
+    assert!(phase_wants_scouts(&phase));
+}
+
+#[test]
+fn a_vcpu_that_was_idle_says_nothing_of_how_long_it_would_have_stayed() {
+    let mut phase = vcpu_phase::default();
+    // Woken when the host is about to let it run, used for 2 ms, idle when it would be taken.
+    for round in 1..50u64 {
+        let back = round * 16 * MS;
+        phase_woken(&mut phase, back, 3 * MS);
+        phase_busy(&mut phase, back + 2 * MS, 2 * MS, 0, 0, false);
+        phase_idle(&mut phase);
+    }
+    assert!(!phase_even(&phase) && phase.on.score == 0, "{phase:?}");
+}
+
+#[test]
+fn a_rhythm_that_moves_is_given_up_and_learned_anew() {
+    let (mut phase, mut vcpu) = (vcpu_phase::default(), Busy::new());
+    for (on, off) in [(8, 8), (20, 5), (6, 18)] {
+        for _ in 0..16 {
+            vcpu.run(&mut phase, on * MS);
+            vcpu.absent(&mut phase, off * MS);
+        }
+        let f = phase_forecast(&phase, vcpu.now + MS);
+        assert!(f.known && f.active_for_ns.abs_diff((on - 1) * MS) < MS / 2, "{on}/{off}: {phase:?}");
+    }
+}
+
+#[test]
+fn a_task_leaves_only_where_it_gains() {
+    let view = |left, away, wait, stay| harvest_view {
+        left_ns: left,
+        away_ns: away,
+        margin_ns: MS / 2,
+        wait_ns: wait,
+        stay_ns: stay,
+    };
+    // Out of phase: the other comes when the own goes.
+    assert!(harvest_gain_ns(&view(MS / 2, 8 * MS, MS / 2, 8 * MS)) > 6 * MS);
+    // The other comes back no sooner than the own vCPU.
+    assert_eq!(harvest_gain_ns(&view(MS / 2, 8 * MS, 8 * MS, 8 * MS)), 0);
+    // The other goes at once, too.
+    assert_eq!(harvest_gain_ns(&view(MS / 2, 8 * MS, 0, MS / 2)), 0);
+    // An absence as short as the move is.
+    assert_eq!(harvest_gain_ns(&view(MS / 2, MS / 2, 0, 8 * MS)), 0);
+}
+
+proptest! {
+    #[test]
+    fn no_gain_is_larger_than_the_absence_that_is_avoided(
+        left in 0u64..50_000_000, away in 0u64..200_000_000, margin in 0u64..10_000_000,
+        wait in 0u64..300_000_000, stay in any::<u64>(),
+    ) {
+        let view = harvest_view { left_ns: left, away_ns: away, margin_ns: margin, wait_ns: wait, stay_ns: stay };
+        prop_assert!(harvest_gain_ns(&view) <= away);
+    }
+
+    #[test]
+    fn forecasts_never_reach_beyond_a_period(
+        looks in prop::collection::vec((1u64..60_000_000, 0u64..60_000_000, 0u32..4, any::<bool>(), any::<bool>()), 1..200),
+        ahead in 0u64..400_000_000,
+    ) {
+        let (mut phase, mut now) = (vcpu_phase::default(), 1_000_000_000u64);
+        for (elapsed, stolen, returns, overdue, idle) in looks {
+            now += elapsed;
+            if idle {
+                phase_idle(&mut phase);
+                phase_woken(&mut phase, now, stolen);
+            } else {
+                phase_busy(&mut phase, now, elapsed, stolen, returns, overdue);
+            }
+            let f = phase_forecast(&phase, now + ahead);
+            if f.known {
+                prop_assert!((f.active_for_ns == 0) != (f.absent_for_ns == 0), "{f:?}");
+                prop_assert!(f.active_for_ns <= 400_000_000 && f.absent_for_ns <= 400_000_000, "{f:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_is_the_strongest_is_no_straggler(shares in prop::collection::vec(0u32..=1024, 1..64)) {
+        let sum: u64 = shares.iter().map(|share| u64::from(*share)).sum();
+        let best = shares.iter().copied().max().unwrap_or(0);
+        let view = straggler_view {
+            others_sum: sum - u64::from(best),
+            others: shares.len() as u32 - 1,
+            share: best,
+            samples: 10,
+            fresh: true,
+            banned: false,
+            since_ns: u64::MAX,
+        };
+        prop_assert!(!is_straggler(&view) || best == 0);
+    }
+}
+
+#[test]
+fn a_straggler_is_banned_with_hysteresis_and_only_while_it_is_known() {
+    let view = |share, banned| straggler_view {
+        others_sum: 3 * 1024,
+        others: 3,
+        share,
+        samples: 10,
+        fresh: true,
+        banned,
+        since_ns: 5_000 * MS,
+    };
+    assert!(is_straggler(&view(102, false)));
+    assert!(!is_straggler(&view(180, false)));
+    assert!(is_straggler(&view(180, true)));
+    assert!(!is_straggler(&view(220, true)));
+    assert!(!is_straggler(&straggler_view { fresh: false, ..view(102, true) }));
+    assert!(!is_straggler(&straggler_view { others: 0, others_sum: 0, ..view(102, false) }));
+    // What was decided holds for a second.
+    assert!(!is_straggler(&straggler_view { since_ns: 10 * MS, ..view(102, false) }));
+    assert!(is_straggler(&straggler_view { since_ns: 10 * MS, ..view(900, true) }));
+    assert!(takes_best_effort(STRAGGLER, false) && !takes_normal(STRAGGLER));
+    assert!(!takes_best_effort(STACKED, true) && takes_best_effort(STACKED, false));
+    assert!(!takes_best_effort(PARKED, false) && takes_normal(0));
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Leaving a vCPU before the host takes it away (vSched, EuroSys'25, section
+ * 3.3: ivh, intra-VM harvesting).
+ *
+ * A task that runs when its vCPU is taken stands still until that comes back;
+ * nobody can move it meanwhile. Where the rhythm of the vCPU is known
+ * (policy/phase.h), the task leaves just before, for a vCPU that is idle, or
+ * does best-effort work, and that serves it sooner than its own would be back.
+ *
+ *     stay      left ............ away ............ left again
+ *     move      left - margin, wait, cost, then the target's own active time
+ *
+ * The gain is what the target does of it before the own vCPU would be back,
+ * less what leaving early loses. No gain, no move. The paper moves after 2 ms
+ * of running, whatever the rhythm; that is the unaware variant here.
+ */
+#ifndef TANDEM_POLICY_HARVEST_H
+#define TANDEM_POLICY_HARVEST_H
+
+#include "phase.h"
+
+/* Of the task's time, for a switch on two vCPUs and the interrupt between them. */
+#define TANDEM_HARVEST_COST_NS (300 * NSEC_PER_USEC_)
+/* Timers and rhythms are this exact at best. */
+#define TANDEM_HARVEST_MARGIN_NS (300 * NSEC_PER_USEC_)
+/* A target that was called has this long to answer before another is called; and so many are called at most. */
+#define TANDEM_HARVEST_ANSWER_NS (400 * NSEC_PER_USEC_)
+#define TANDEM_HARVEST_TRIES 3U
+/* A target that does not come in time has been mistaken; then whoever is there takes the task. */
+#define TANDEM_HARVEST_LATE_NS (1500 * NSEC_PER_USEC_)
+/* Only who has run for this long since it slept is worth it (paper: 2 ms). */
+#define TANDEM_HARVEST_BURST_NS (2 * NSEC_PER_MSEC_)
+/* Least gain. */
+#define TANDEM_HARVEST_GAIN_NS (300 * NSEC_PER_USEC_)
+
+/* How long before the foreseen end a task leaves. */
+POLICY u64 harvest_margin_ns(const struct rhythm_length *on)
+{
+	return min_u64(TANDEM_HARVEST_MARGIN_NS + 2 * min_u64(on->dev_ns, TANDEM_PHASE_MAX_NS), on->mean_ns / 3);
+}
+
+/* How long before the foreseen end targets begin to be called. */
+POLICY u64 harvest_lead_ns(const struct rhythm_length *on)
+{
+	return min_u64(harvest_margin_ns(on) + TANDEM_HARVEST_TRIES * TANDEM_HARVEST_ANSWER_NS, on->mean_ns * 2 / 3);
+}
+
+struct harvest_view {
+	u64 left_ns;	/* until the own vCPU is taken */
+	u64 away_ns;	/* for how long */
+	u64 margin_ns;	/* the task leaves this long before; at most left_ns */
+	u64 wait_ns;	/* after that, until the target serves */
+	u64 stay_ns;	/* for how long it serves then */
+};
+
+/* What the target does before the own vCPU would be back, less what is lost; 0: nothing is gained. */
+POLICY u64 harvest_gain_ns(const struct harvest_view *v)
+{
+	u64 margin = min_u64(v->margin_ns, v->left_ns);
+	u64 open = sub_floor_u64(margin + v->away_ns, v->wait_ns + TANDEM_HARVEST_COST_NS);
+	u64 gain = sub_floor_u64(min_u64(open, v->stay_ns), margin);
+
+	return gain >= TANDEM_HARVEST_GAIN_NS + v->away_ns / 16 ? gain : 0;
+}
+
+#endif

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The rhythm of a vCPU: when it will be taken off its pCPU, and when it comes
+ * back.
+ *
+ * Many hosts take a vCPU away at even intervals: bandwidth control, or one
+ * CPU-bound neighbour with the same slice. What has been even will be even a
+ * little longer. What is irregular is not foreseen: an exponential neighbour
+ * has no memory, and then this model has no forecast. What disturbs an even host
+ * now and then (its own work, a timer that was late) is passed over.
+ *
+ * An absence is known exactly where a look at the clock was overdue when it
+ * ended (a tick or a timer that should have come meanwhile comes at once):
+ * the vCPU has come back now, and left when the stolen time ago. An active
+ * period is measured only if the vCPU was busy for all of it (`whole`): of an
+ * idle one nobody knows when the host would have taken it.
+ *
+ * (vSched, EuroSys'25, section 3.3, predicts with a fixed 2 ms after the last
+ * return; section 3.1 measures mean active and inactive periods.)
+ */
+#ifndef TANDEM_POLICY_PHASE_H
+#define TANDEM_POLICY_PHASE_H
+
+#include "base.h"
+
+/* Shorter absences are work of the host itself; a rhythm is not disturbed by them. */
+#define TANDEM_PHASE_MIN_NS (500 * NSEC_PER_USEC_)
+/* Absences that last longer than this hold at least one tick of any kernel: their end is seen at once. */
+#define TANDEM_PHASE_EXACT_NS (4500 * NSEC_PER_USEC_)
+/* Longer periods are no rhythm that could be followed. */
+#define TANDEM_PHASE_MAX_NS (200 * NSEC_PER_MSEC_)
+/* A forecast reaches as many periods ahead: small errors of the period add up. */
+#define TANDEM_PHASE_HORIZON 24U
+/* Samples that differ by this much more than a quarter do not fit. */
+#define TANDEM_RHYTHM_SLACK_NS (200 * NSEC_PER_USEC_)
+/* Scores of a rhythm: the highest, and that from which on it is relied on. */
+#define TANDEM_RHYTHM_SURE 8U
+#define TANDEM_RHYTHM_EVEN 4U
+/* Forecasts that have to fail in a row for the rhythm to be given up. */
+#define TANDEM_PHASE_MISSES 3U
+
+/*
+ * A length that is the same again and again, but for now and then: its mean
+ * and mean deviation. `score` says how sure that is: one more for a sample that
+ * fits, two less for one that does not, up to TANDEM_RHYTHM_SURE.
+ */
+struct rhythm_length {
+	u64 mean_ns;
+	u64 dev_ns;
+	u32 score;
+};
+
+struct vcpu_phase {
+	u64 returned_ns;		/* when it came back last; 0: not known */
+	u64 anchor_ns;			/* a return, from which the period is reckoned */
+	u64 period_ns;			/* 0: mean active and inactive time */
+	struct rhythm_length on;	/* on its pCPU */
+	struct rhythm_length off;	/* absent */
+	u32 whole;			/* busy since `returned_ns`, which is exact */
+	u32 blurred;			/* absences in a row whose end was not seen at once, up to 255 */
+	u32 misses;			/* forecasts in a row that were wrong */
+};
+
+/* What is to be expected. */
+struct forecast {
+	u64 active_for_ns;	/* until it is taken away; 0: it is away */
+	u64 absent_for_ns;	/* until it is back; 0: it is there */
+	bool known;
+};
+
+POLICY bool length_fits(const struct rhythm_length *l, u64 sample_ns)
+{
+	u64 off = sample_ns > l->mean_ns ? sample_ns - l->mean_ns : l->mean_ns - sample_ns;
+
+	return off <= l->mean_ns / 4 + TANDEM_RHYTHM_SLACK_NS;
+}
+
+/*
+ * Of exponential lengths less than a fifth fits: the score of those hardly
+ * ever gets to TANDEM_RHYTHM_EVEN. Of a rhythm that is disturbed now and then
+ * four fifths do.
+ */
+POLICY void length_seen(struct rhythm_length *l, u64 sample_ns)
+{
+	u64 off;
+
+	sample_ns = min_u64(sample_ns, TANDEM_PHASE_MAX_NS);
+	if (l->score && !length_fits(l, sample_ns) && l->score > 2) {
+		l->score -= 2;
+		return;
+	}
+	if (!l->score || !length_fits(l, sample_ns)) {
+		l->mean_ns = sample_ns;
+		l->dev_ns = 0;
+		l->score = 1;
+		return;
+	}
+	off = sample_ns > l->mean_ns ? sample_ns - l->mean_ns : l->mean_ns - sample_ns;
+	l->dev_ns = l->score == 1 ? off : ewma_u64(l->dev_ns, off, 2);
+	l->mean_ns = ewma_u64(l->mean_ns, sample_ns, 2);
+	if (l->score < TANDEM_RHYTHM_SURE)
+		l->score++;
+}
+
+/* Is a length even enough to be foreseen? */
+POLICY bool length_even(const struct rhythm_length *l)
+{
+	return l->score >= TANDEM_RHYTHM_EVEN;
+}
+
+POLICY bool phase_even(const struct vcpu_phase *p)
+{
+	return p->returned_ns && length_even(&p->on) && length_even(&p->off);
+}
+
+POLICY u64 phase_period_ns(const struct vcpu_phase *p)
+{
+	return max_u64(p->period_ns ? p->period_ns : p->on.mean_ns + p->off.mean_ns, 1);
+}
+
+/* How far `now` is past a return that the rhythm predicts. Up to TANDEM_PHASE_HORIZON periods after the last seen. */
+POLICY u64 phase_past_return_ns(const struct vcpu_phase *p, u64 now_ns)
+{
+	return sub_floor_u64(now_ns, p->returned_ns) % phase_period_ns(p);
+}
+
+POLICY bool phase_within_horizon(const struct vcpu_phase *p, u64 now_ns)
+{
+	return sub_floor_u64(now_ns, p->returned_ns) / TANDEM_PHASE_HORIZON <= phase_period_ns(p);
+}
+
+/*
+ * Looks that come at ticks only may never meet the end of a short absence: both
+ * have a period of 4 ms. Looks at other moments are worth their timers then,
+ * unless many of them have not helped.
+ */
+POLICY bool phase_wants_scouts(const struct vcpu_phase *p)
+{
+	return p->blurred >= 2 && p->blurred < 255 && !phase_even(p);
+}
+
+/* Everything that was learned is void: the host does something else now. */
+POLICY void phase_forget(struct vcpu_phase *p)
+{
+	p->returned_ns = 0;
+	p->anchor_ns = 0;
+	p->period_ns = 0;
+	p->on.score = 0;
+	p->off.score = 0;
+	p->whole = 0;
+	p->blurred = 0;
+	p->misses = 0;
+}
+
+POLICY void phase_missed(struct vcpu_phase *p)
+{
+	if (++p->misses >= TANDEM_PHASE_MISSES)
+		phase_forget(p);
+}
+
+/* Periods between two returns give the period itself, the more exactly the more lie between. */
+POLICY void phase_returned(struct vcpu_phase *p, u64 returned_ns)
+{
+	u64 period = phase_period_ns(p), passed, count, each;
+
+	if (p->anchor_ns && p->on.score && p->off.score) {
+		passed = sub_floor_u64(returned_ns, p->anchor_ns);
+		count = (passed + period / 2) / period;
+		each = count ? passed / count : 0;
+		if (count && count <= TANDEM_PHASE_HORIZON && each > period - period / 16 && each < period + period / 16)
+			p->period_ns = ewma_u64(period, each, 2);
+		else if (count)
+			p->period_ns = 0;
+	}
+	p->anchor_ns = returned_ns;
+	p->returned_ns = returned_ns;
+}
+
+/*
+ * The vCPU was busy for `elapsed_ns` up to now, of which the host took
+ * `stolen_ns` in `returns` pieces. `overdue`: this look should have come earlier.
+ * Returns whether an absence has ended.
+ */
+POLICY bool phase_busy(struct vcpu_phase *p, u64 now_ns, u64 elapsed_ns, u64 stolen_ns, u32 returns, bool overdue)
+{
+	u64 ran_ns, left_ns;
+
+	stolen_ns = min_u64(stolen_ns, elapsed_ns);
+	if (stolen_ns < TANDEM_PHASE_MIN_NS)
+		return false;
+	if (stolen_ns > TANDEM_PHASE_MAX_NS) {
+		phase_forget(p);
+		return true;
+	}
+	ran_ns = elapsed_ns - stolen_ns;
+	/* Work of the host itself, beside absences that are much longer. */
+	if (length_even(&p->off) && stolen_ns < p->off.mean_ns / 4)
+		return false;
+	/* Several, and nobody knows when each was: only that the last is over. */
+	if (returns > 1 && length_even(&p->off) && !length_fits(&p->off, stolen_ns)) {
+		p->whole = 0;
+		return true;
+	}
+	length_seen(&p->off, stolen_ns);
+	p->misses = 0;
+	/* Where its end was not seen at once, it lies anywhere in between. */
+	if (!overdue && stolen_ns < TANDEM_PHASE_EXACT_NS && ran_ns >= TANDEM_PHASE_MIN_NS / 2) {
+		p->whole = 0;
+		if (p->blurred < 255)
+			p->blurred++;
+		return true;
+	}
+	left_ns = now_ns - stolen_ns;
+	if (p->whole && time_before_ns(p->returned_ns, left_ns))
+		length_seen(&p->on, left_ns - p->returned_ns);
+	phase_returned(p, now_ns);
+	p->whole = 1;
+	p->blurred = 0;
+	return true;
+}
+
+/* It has nothing to do: from now on nobody sees when the host would take it. */
+POLICY void phase_idle(struct vcpu_phase *p)
+{
+	p->whole = 0;
+}
+
+/*
+ * It was woken and had to wait for its pCPU for `waited_ns`, up to now. A wait
+ * ends with a return; being served at once says that it is not absent.
+ */
+POLICY void phase_woken(struct vcpu_phase *p, u64 now_ns, u64 waited_ns)
+{
+	u64 past, period, tolerance;
+	bool even = phase_even(p) && phase_within_horizon(p, now_ns);
+
+	p->whole = 0;
+	period = phase_period_ns(p);
+	tolerance = max_u64(period / 8, TANDEM_PHASE_MIN_NS);
+	past = even ? phase_past_return_ns(p, now_ns) : 0;
+	if (waited_ns >= TANDEM_PHASE_MIN_NS && waited_ns <= TANDEM_PHASE_MAX_NS) {
+		if (even && past > tolerance && past < period - tolerance) {
+			/* It may have waited for something else; a rhythm that has moved shows again. */
+			if (waited_ns < p->off.mean_ns / 4)
+				return;
+			phase_missed(p);
+			if (!p->returned_ns)
+				return;
+		} else if (even) {
+			p->misses = 0;
+		}
+		if (even || !p->returned_ns || waited_ns >= p->off.mean_ns / 4) {
+			phase_returned(p, now_ns);
+			p->whole = 1;
+		}
+		return;
+	}
+	/* There, although it should be away? */
+	if (even && past > p->on.mean_ns + tolerance && past < period - tolerance)
+		phase_missed(p);
+}
+
+/* What is to be expected at `at_ns`, not before the last return. */
+POLICY struct forecast phase_forecast(const struct vcpu_phase *p, u64 at_ns)
+{
+	struct forecast f = { 0 };
+	u64 past, period;
+
+	if (!phase_even(p) || !phase_within_horizon(p, at_ns) || time_before_ns(at_ns, p->returned_ns))
+		return f;
+	past = phase_past_return_ns(p, at_ns);
+	period = phase_period_ns(p);
+	f.known = true;
+	if (past < p->on.mean_ns)
+		f.active_for_ns = max_u64(p->on.mean_ns - past, 1);
+	else
+		f.absent_for_ns = max_u64(sub_floor_u64(period, past), 1);
+	return f;
+}
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Relaxed work conservation: vCPUs that are better left without work (vSched,
+ * EuroSys'25, section 3.4).
+ *
+ * A straggler, a vCPU that gets about a tenth of what the others get, makes
+ * all of a program wait for the one thread that is there; it takes best-effort
+ * work only. Of vCPUs that are stacked on one hardware thread one works and
+ * the others stay empty: together they are no faster than one, and the host
+ * switches between them at moments of its own choosing. A parked vCPU was
+ * taken out of use by the operator.
+ *
+ * A ban keeps tasks away that may go elsewhere. Those that may not, by their
+ * affinity or their cpuset, run where they have to; nobody's affinity is
+ * touched. What is not fresh is not believed, so that a ban ends without
+ * anybody's doing.
+ */
+#ifndef TANDEM_POLICY_RWC_H
+#define TANDEM_POLICY_RWC_H
+
+#include "base.h"
+
+#define TANDEM_BAN_STRAGGLER 1U		/* best-effort work only */
+#define TANDEM_BAN_STACKED 2U		/* nothing, while the one that works of its stack has normal work */
+#define TANDEM_BAN_PARKED 4U		/* nothing */
+
+/* The share, compared with the mean of the others, at which a straggler is banned, and at which it is let back. */
+#define TANDEM_STRAGGLER_BELOW 8U
+#define TANDEM_STRAGGLER_ABOVE 5U
+/* A ban of a straggler lasts for this long at least, and so does its absence. */
+#define TANDEM_BAN_HOLD_NS (1000 * NSEC_PER_MSEC_)
+/* Samples of its share that must have been taken: the first ones are chance. */
+#define TANDEM_STRAGGLER_SAMPLES 3U
+
+struct straggler_view {
+	u64 others_sum;		/* shares of all other vCPUs that are in use, summed */
+	u32 others;		/* how many these are */
+	u32 share;		/* 0..1024 */
+	u32 samples;
+	bool fresh;		/* is the share believed? */
+	bool banned;
+	u64 since_ns;		/* for how long that has been so */
+};
+
+POLICY bool is_straggler(const struct straggler_view *v)
+{
+	u64 all = (u64)v->share * v->others;
+
+	if (!v->fresh || !v->others || v->samples < TANDEM_STRAGGLER_SAMPLES)
+		return false;
+	if (v->since_ns < TANDEM_BAN_HOLD_NS)
+		return v->banned;
+	return v->banned ? all * TANDEM_STRAGGLER_ABOVE < v->others_sum : all * TANDEM_STRAGGLER_BELOW <= v->others_sum;
+}
+
+/* May a vCPU with these bans take normal work that could go elsewhere? */
+POLICY bool takes_normal(u32 bans)
+{
+	return !bans;
+}
+
+/* And best effort? `stack_busy`: another of its stack has normal work. */
+POLICY bool takes_best_effort(u32 bans, bool stack_busy)
+{
+	return !(bans & TANDEM_BAN_PARKED) && !stack_busy;
+}
+
+#endif
