@@ -34,16 +34,34 @@
 /* Least gain. */
 #define TANDEM_HARVEST_GAIN_NS (300 * NSEC_PER_USEC_)
 
-/* How long before the foreseen end a task leaves. */
-POLICY u64 harvest_margin_ns(const struct rhythm_length *on)
+/*
+ * A vCPU that was taken before its task had left teaches to leave earlier: what
+ * the guest can measure of an absence begins after its true beginning, and
+ * nobody tells by how much. `early_ns` is what it has learned.
+ */
+#define TANDEM_HARVEST_EARLIER_NS (300 * NSEC_PER_USEC_)
+
+POLICY u64 harvest_early_ns(u64 early_ns, const struct rhythm_length *on, bool caught)
 {
-	return min_u64(TANDEM_HARVEST_MARGIN_NS + 2 * min_u64(on->dev_ns, TANDEM_PHASE_MAX_NS), on->mean_ns / 3);
+	if (caught)
+		return min_u64(early_ns + TANDEM_HARVEST_EARLIER_NS, on->mean_ns / 3);
+	return early_ns - early_ns / 64;
+}
+
+/* How long before the foreseen end a task leaves. */
+POLICY u64 harvest_margin_ns(const struct rhythm_length *on, u64 early_ns)
+{
+	u64 margin = TANDEM_HARVEST_MARGIN_NS + 2 * min_u64(on->dev_ns, TANDEM_PHASE_MAX_NS);
+
+	return min_u64(margin + min_u64(early_ns, TANDEM_PHASE_MAX_NS), on->mean_ns / 2);
 }
 
 /* How long before the foreseen end targets begin to be called. */
-POLICY u64 harvest_lead_ns(const struct rhythm_length *on)
+POLICY u64 harvest_lead_ns(const struct rhythm_length *on, u64 early_ns)
 {
-	return min_u64(harvest_margin_ns(on) + TANDEM_HARVEST_TRIES * TANDEM_HARVEST_ANSWER_NS, on->mean_ns * 2 / 3);
+	u64 lead = harvest_margin_ns(on, early_ns) + TANDEM_HARVEST_TRIES * TANDEM_HARVEST_ANSWER_NS;
+
+	return min_u64(lead, on->mean_ns * 3 / 4);
 }
 
 struct harvest_view {

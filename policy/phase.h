@@ -36,8 +36,8 @@
 /* Scores of a rhythm: the highest, and that from which on it is relied on. */
 #define TANDEM_RHYTHM_SURE 8U
 #define TANDEM_RHYTHM_EVEN 4U
-/* Forecasts that have to fail in a row for the rhythm to be given up. */
-#define TANDEM_PHASE_MISSES 3U
+/* Forecasts that have to fail in a row for its position to be given up. */
+#define TANDEM_PHASE_MISSES 2U
 
 /*
  * A length that is the same again and again, but for now and then: its mean
@@ -152,10 +152,14 @@ POLICY void phase_forget(struct vcpu_phase *p)
 	p->misses = 0;
 }
 
+/* The lengths may be right all the same: only where in its period the vCPU is, is not known any more. */
 POLICY void phase_missed(struct vcpu_phase *p)
 {
-	if (++p->misses >= TANDEM_PHASE_MISSES)
-		phase_forget(p);
+	if (++p->misses < TANDEM_PHASE_MISSES)
+		return;
+	p->returned_ns = 0;
+	p->anchor_ns = 0;
+	p->misses = 0;
 }
 
 /* Periods between two returns give the period itself, the more exactly the more lie between. */

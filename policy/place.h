@@ -8,10 +8,10 @@
  *
  *     expected absence + (work queued there + work of this task) / share
  *
- * where the expected absence of an idle vCPU is P(its pCPU is taken) x mean
- * absence, and that of one known to be inactive now is the mean absence less
- * the time that has passed. Work is the mean run time between two sleeps, of
- * tasks already there not more than one turn each. Where the rhythm of the vCPU
+ * where the expected absence of an idle vCPU is what those who woke it have had
+ * to wait on average (policy/vcap.h), and that of one known to be inactive now
+ * is the mean absence less the time that has passed. Work is the mean run time
+ * between two sleeps, of tasks already there not more than one turn each. Where the rhythm of the vCPU
  * is known (policy/phase.h) it replaces the chances: the task waits for as long
  * as the vCPU will be away, and work that fits before it is taken again is done
  * at full speed.
@@ -40,6 +40,7 @@ struct place_view {
 	u64 queued_work_ns;	/* one turn of each task that runs or waits there */
 	u64 inactive_mean_ns;
 	u64 inactive_for_ns;	/* since when it is known to be inactive; 0: it is not */
+	u64 wait_ns;		/* of those who wake it, on average */
 	u64 active_for_ns;	/* foreseen: until it is taken away; 0: it is away */
 	u64 absent_for_ns;	/* foreseen: until it is back; 0: it is there */
 	u64 active_mean_ns;	/* foreseen: how long it stays then */
@@ -67,7 +68,7 @@ POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 	if (c->inactive_for_ns)
 		absence = max_u64(sub_floor_u64(c->inactive_mean_ns, c->inactive_for_ns), c->inactive_mean_ns / 4);
 	else if (c->idle)
-		absence = c->inactive_mean_ns * (TANDEM_SCALE - min_u64(share, TANDEM_SCALE)) / TANDEM_SCALE;
+		absence = c->wait_ns;
 	return absence + work * TANDEM_SCALE / share;
 }
 

@@ -51,6 +51,8 @@ struct vcpu_model {
 	u64 inactive_events;
 	u64 absent_ns;		/* sum of all absences */
 	u32 absences[TANDEM_ABSENCE_BUCKETS];	/* how many of each length */
+	u64 wait_mean_ns;	/* mean wait for the pCPU of those that woke it, also of those who did not wait */
+	u64 woken_ns;		/* when it was last woken; 0: never */
 	u32 arrivals;		/* wake-ups since the last sample */
 	u32 delayed;		/* of these, how many found the pCPU taken */
 	u32 share;		/* 0..1024 */
@@ -139,6 +141,26 @@ POLICY u32 vcap_busy(struct vcpu_model *m, u64 now_ns, u64 elapsed_ns, u64 stole
 	return vcap_sample(m, now_ns, (u32)((m->demand_ns - m->stolen_ns) * TANDEM_SCALE / m->demand_ns));
 }
 
+POLICY bool vcap_fresh(const struct vcpu_model *m, u64 now_ns)
+{
+	return m->updated_ns && now_ns - m->updated_ns < TANDEM_STALE_NS;
+}
+
+/*
+ * How long somebody waits who wakes it, on average. Measured by those who did;
+ * the share alone does not tell: where the host has a quota, a vCPU that works
+ * little is there at once, however little it gets when it works for long. What
+ * nobody has tried of late follows from share and absences.
+ */
+POLICY u64 vcap_wait_ns(const struct vcpu_model *m, u64 now_ns)
+{
+	u32 share = vcap_fresh(m, now_ns) ? (u32)min_u64(m->share, TANDEM_SCALE) : TANDEM_SCALE;
+
+	if (m->woken_ns && now_ns - m->woken_ns < TANDEM_STALE_NS)
+		return m->wait_mean_ns;
+	return m->inactive_mean_ns * (TANDEM_SCALE - share) / TANDEM_SCALE;
+}
+
 /*
  * The vCPU was woken; the host let it wait for `waited_ns` before it came.
  * Interrupts that woke it and left no trace in the guest may have added their
@@ -148,6 +170,8 @@ POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 waited_ns)
 {
 	u64 wait_ns = m->inactive_events ? min_u64(waited_ns, m->inactive_mean_ns) : 0;
 
+	m->wait_mean_ns = ewma_u64(vcap_wait_ns(m, now_ns), min_u64(waited_ns, TANDEM_INACTIVE_MAX_NS), 3);
+	m->woken_ns = now_ns;
 	m->demand_ns = wait_ns;
 	m->stolen_ns = wait_ns;
 	m->arrivals++;
@@ -168,11 +192,6 @@ POLICY void vcap_called(struct vcpu_model *m)
 {
 	m->demand_ns = 0;
 	m->stolen_ns = 0;
-}
-
-POLICY bool vcap_fresh(const struct vcpu_model *m, u64 now_ns)
-{
-	return m->updated_ns && now_ns - m->updated_ns < TANDEM_STALE_NS;
 }
 
 /* Capacity to reckon with. Fails open: what is not known is ordinary. */

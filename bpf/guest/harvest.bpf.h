@@ -141,7 +141,7 @@ COLD u64 gain_at(u32 cpu, u32 to, u64 now)
 
 	if (!c || !target)
 		return 0;
-	margin = harvest_margin_ns(&c->phase.on);
+	margin = harvest_margin_ns(&c->phase.on, c->harvest_early_ns);
 	at = time_before_ns(now + margin, c->harvest_end_ns) ? c->harvest_end_ns - margin : now;
 	view.left_ns = sub_floor_u64(c->harvest_end_ns, at);
 	view.away_ns = c->phase.off.mean_ns;
@@ -285,11 +285,14 @@ static int harvest_due(void *map, u32 *key, struct one_timer *timer)
 		}
 		return 0;
 	}
-	if (!time_before_ns(now, c->harvest_end_ns)) {
+	if (time_before_ns(c->harvest_began_ns, c->phase.returned_ns) || !time_before_ns(now, c->harvest_end_ns)) {
+		/* It was taken before. */
+		c->harvest_early_ns = harvest_early_ns(c->harvest_early_ns, &c->phase.on, true);
+		count(c, CNT_CAUGHT);
 		end_harvest(c, cpu);
 		return 0;
 	}
-	margin = harvest_margin_ns(&c->phase.on);
+	margin = harvest_margin_ns(&c->phase.on, c->harvest_early_ns);
 	target = cpu_state(c->harvest_to);
 	if (!time_before_ns(now + margin + SLICE_SLACK_NS, c->harvest_end_ns)) {
 		leave_now(c, cpu, now);
@@ -331,10 +334,11 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 	if (k_is_pinned(p) || !c->online)
 		return;
 	f = phase_forecast(&c->phase, now);
-	margin = harvest_margin_ns(&c->phase.on);
+	margin = harvest_margin_ns(&c->phase.on, c->harvest_early_ns);
 	if (!f.known || f.active_for_ns <= margin)
 		return;
-	lead = harvest_lead_ns(&c->phase.on);
+	lead = harvest_lead_ns(&c->phase.on, c->harvest_early_ns);
+	c->harvest_began_ns = now;
 	c->harvest_end_ns = now + f.active_for_ns;
 	c->harvest_pid = p->pid;
 	c->harvest_to = -1;
@@ -370,6 +374,7 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
 	target->reserved_until_ns = now + wait + TANDEM_HARVEST_LATE_NS;
 	c->harvest_stage = HARVEST_WATCHING;
 	arm_harvest(c, cpu, target->reserved_until_ns, now);
+	c->harvest_early_ns = harvest_early_ns(c->harvest_early_ns, &c->phase.on, false);
 	count(c, c->harvest_gain_ns ? CNT_HARVESTED : CNT_PUSHED);
 	c->counters[CNT_HARVESTED_US] += c->harvest_gain_ns / NSEC_PER_USEC_;
 	return true;

@@ -23,8 +23,13 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 		.idle = is_idle(c) || c->curr_class == CLASS_BEST_EFFORT,
 	};
 
+	view.wait_ns = vcap_wait_ns(&c->model, now);
 	view.inactive_for_ns = inactive_for(c, cpu, now);
-	if (harvest_mode == HARVEST_AWARE && phase_even(&c->phase)) {
+	/*
+	 * Of an idle one only the host knows: where it has a quota, that is not used meanwhile, and its rhythm begins
+	 * when it works again.
+	 */
+	if (harvest_mode == HARVEST_AWARE && !is_idle(c) && c->phase.whole && phase_even(&c->phase)) {
 		struct forecast f = phase_forecast(&c->phase, now);
 
 		view.foreseen = f.known;

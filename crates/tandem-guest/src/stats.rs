@@ -171,6 +171,9 @@ pub struct GuestStats {
     #[stat(desc = "tasks on their way to another vCPU that were not fetched in time")]
     pub taken_back: u64,
     /// Counter, see `desc`.
+    #[stat(desc = "CPU-bound tasks whose vCPU was taken before they had left")]
+    pub caught: u64,
+    /// Counter, see `desc`.
     #[stat(desc = "vCPUs found to get about a tenth of what others get")]
     pub stragglers: u64,
     /// Counter, see `desc`.
@@ -252,6 +255,7 @@ impl GuestStats {
             harvested_us: sum(intf::counter_CNT_HARVESTED_US),
             abandoned: sum(intf::counter_CNT_ABANDONED),
             taken_back: sum(intf::counter_CNT_TAKEN_BACK),
+            caught: sum(intf::counter_CNT_CAUGHT),
             stragglers: sum(intf::counter_CNT_STRAGGLERS),
             evicted: sum(intf::counter_CNT_EVICTED),
             held: sum(intf::counter_CNT_HELD),
@@ -318,6 +322,7 @@ impl GuestStats {
             harvested_us: self.harvested_us.saturating_sub(earlier.harvested_us),
             abandoned: self.abandoned.saturating_sub(earlier.abandoned),
             taken_back: self.taken_back.saturating_sub(earlier.taken_back),
+            caught: self.caught.saturating_sub(earlier.caught),
             stragglers: self.stragglers.saturating_sub(earlier.stragglers),
             evicted: self.evicted.saturating_sub(earlier.evicted),
             held: self.held.saturating_sub(earlier.held),
@@ -340,8 +345,8 @@ impl GuestStats {
         )?;
         writeln!(
             out,
-            "  left in time {} (called {} abandoned {} taken back {}, {:.1} ms gained)  stragglers {} evicted {} held {}",
-            self.harvested, self.foreseen, self.abandoned, self.taken_back, self.harvested_us as f64 / 1e3,
+            "  left in time {} (called {} abandoned {} taken back {}, {:.1} ms gained; caught {})  stragglers {} evicted {} held {}",
+            self.harvested, self.foreseen, self.abandoned, self.taken_back, self.harvested_us as f64 / 1e3, self.caught,
             self.stragglers, self.evicted, self.held
         )?;
         let now = &self.now;

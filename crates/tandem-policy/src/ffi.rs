@@ -103,14 +103,19 @@ pub mod safe {
         unsafe { super::phase_wants_scouts(phase) }
     }
 
-    pub fn harvest_margin_ns(on: &rhythm_length) -> u64 {
+    pub fn harvest_early_ns(early_ns: u64, on: &rhythm_length, caught: bool) -> u64 {
         // SAFETY: as above; read only.
-        unsafe { super::harvest_margin_ns(on) }
+        unsafe { super::harvest_early_ns(early_ns, on, caught) }
     }
 
-    pub fn harvest_lead_ns(on: &rhythm_length) -> u64 {
+    pub fn harvest_margin_ns(on: &rhythm_length, early_ns: u64) -> u64 {
         // SAFETY: as above; read only.
-        unsafe { super::harvest_lead_ns(on) }
+        unsafe { super::harvest_margin_ns(on, early_ns) }
+    }
+
+    pub fn harvest_lead_ns(on: &rhythm_length, early_ns: u64) -> u64 {
+        // SAFETY: as above; read only.
+        unsafe { super::harvest_lead_ns(on, early_ns) }
     }
 
     pub fn harvest_gain_ns(view: &harvest_view) -> u64 {
@@ -142,6 +147,11 @@ pub mod safe {
     pub fn vcap_fresh(model: &vcpu_model, now_ns: u64) -> bool {
         // SAFETY: as above; read only.
         unsafe { super::vcap_fresh(model, now_ns) }
+    }
+
+    pub fn vcap_wait_ns(model: &vcpu_model, now_ns: u64) -> u64 {
+        // SAFETY: as above; read only.
+        unsafe { super::vcap_wait_ns(model, now_ns) }
     }
 
     pub fn vcap_effective(model: &vcpu_model, now_ns: u64) -> u32 {

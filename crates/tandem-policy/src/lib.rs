@@ -50,7 +50,9 @@ pub mod balance {
 
 /// What a vCPU gets (`policy/vcap.h`).
 pub mod vcap {
-    pub use crate::ffi::safe::{absence_bucket, vcap_arrive, vcap_busy, vcap_effective, vcap_fresh};
+    pub use crate::ffi::safe::{
+        absence_bucket, vcap_arrive, vcap_busy, vcap_effective, vcap_fresh, vcap_wait_ns,
+    };
 }
 
 /// Where a task should run (`policy/place.h`).
@@ -69,7 +71,7 @@ pub mod phase {
 
 /// Leaving a vCPU before it is taken (`policy/harvest.h`).
 pub mod harvest {
-    pub use crate::ffi::safe::{harvest_gain_ns, harvest_lead_ns, harvest_margin_ns};
+    pub use crate::ffi::safe::{harvest_early_ns, harvest_gain_ns, harvest_lead_ns, harvest_margin_ns};
 }
 
 /// vCPUs that are better left without work (`policy/rwc.h`).

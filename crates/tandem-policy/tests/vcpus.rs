@@ -98,6 +98,45 @@ fn an_undisturbed_vcpu_is_whole_and_a_sudden_loss_is_reported() {
 }
 
 #[test]
+fn a_vcpu_with_a_quota_is_there_at_once_while_it_works_little() {
+    let mut model = vcpu_model::default();
+    let mut now = 0;
+    // Kept busy it has a third of its pCPU.
+    for _ in 0..20 {
+        now += 18 * MS;
+        vcap_busy(&mut model, now, 18 * MS, 12 * MS, 1);
+    }
+    let by_share = vcap_wait_ns(&model, now);
+    assert!(by_share > 7 * MS, "{by_share}");
+    // Woken for a moment now and then it never waits.
+    for _ in 0..40 {
+        now += 20 * MS;
+        vcap_arrive(&mut model, now, 0);
+    }
+    assert!(vcap_wait_ns(&model, now) < MS, "{}", vcap_wait_ns(&model, now));
+    // That is forgotten.
+    assert_eq!(vcap_wait_ns(&model, now + 4000 * MS), 0, "nothing is known of it any more");
+}
+
+#[test]
+fn who_wakes_a_vcpu_at_random_waits_as_the_model_says() {
+    let host = Host { on: 4 * MS, off: 12 * MS };
+    let (mut model, mut state, mut now) = (vcpu_model::default(), 3, 0);
+    let (mut sum, mut seen) = (0, 0);
+    for _ in 0..4000 {
+        now += 3 * MS + random(&mut state) % (48 * MS);
+        let served = host.served_at(now);
+        vcap_arrive(&mut model, served, served - now);
+        now = served;
+        sum += vcap_wait_ns(&model, now);
+        seen += 1;
+    }
+    // Three of four wait, six milliseconds on average.
+    let mean = sum / seen;
+    assert!(mean.abs_diff(MS * 45 / 10) < MS / 2, "{mean}");
+}
+
+#[test]
 fn a_few_late_wake_ups_are_no_news() {
     let mut model = vcpu_model::default();
     let (mut now, mut sampled) = (0, 0);
@@ -141,6 +180,7 @@ fn view(share: u32, idle: bool, queued_ms: u64, absence_ms: u64) -> place_view {
     place_view {
         queued_work_ns: queued_ms * MS,
         inactive_mean_ns: absence_ms * MS,
+        wait_ns: absence_ms * MS * u64::from(SCALE - share) / u64::from(SCALE),
         share,
         idle,
         ..Default::default()
