@@ -22,8 +22,13 @@
 
 /* Of the task's time, for a switch on two vCPUs and the interrupt between them. */
 #define TANDEM_HARVEST_COST_NS (300 * NSEC_PER_USEC_)
-/* Timers and rhythms are this exact at best. */
-#define TANDEM_HARVEST_MARGIN_NS (300 * NSEC_PER_USEC_)
+/* Rhythms are this exact at best. */
+#define TANDEM_HARVEST_MARGIN_NS (200 * NSEC_PER_USEC_)
+/* From its timer's due time until the task is switched out, before that was ever measured; and at most. */
+#define TANDEM_HARVEST_LATENCY_NS (150 * NSEC_PER_USEC_)
+#define TANDEM_HARVEST_LATENCY_MAX_NS (3 * NSEC_PER_MSEC_)
+/* A target may have this much to do before the task that comes. */
+#define TANDEM_HARVEST_BUSY_NS (1 * NSEC_PER_MSEC_)
 /* A target that was called has this long to answer before another is called; and so many are called at most. */
 #define TANDEM_HARVEST_ANSWER_NS (400 * NSEC_PER_USEC_)
 #define TANDEM_HARVEST_TRIES 3U
@@ -39,27 +44,36 @@
  * the guest can measure of an absence begins after its true beginning, and
  * nobody tells by how much. `early_ns` is what it has learned.
  */
-#define TANDEM_HARVEST_EARLIER_NS (300 * NSEC_PER_USEC_)
+#define TANDEM_HARVEST_EARLIER_NS (200 * NSEC_PER_USEC_)
 
+/* Nine that left in time make good for one that was caught: about one in ten is, whatever the cause. */
 POLICY u64 harvest_early_ns(u64 early_ns, const struct rhythm_length *on, bool caught)
 {
 	if (caught)
-		return min_u64(early_ns + TANDEM_HARVEST_EARLIER_NS, on->mean_ns / 3);
-	return early_ns - early_ns / 64;
+		return min_u64(early_ns + TANDEM_HARVEST_EARLIER_NS, on->mean_ns / 4);
+	return sub_floor_u64(early_ns, TANDEM_HARVEST_EARLIER_NS / 9);
 }
 
-/* How long before the foreseen end a task leaves. */
-POLICY u64 harvest_margin_ns(const struct rhythm_length *on, u64 early_ns)
+/* What it takes from the timer to the switch, on average: an interrupt in a guest may be late by a millisecond. */
+POLICY u64 harvest_latency_ns(u64 latency_ns, u64 late_ns)
+{
+	late_ns = min_u64(late_ns, TANDEM_HARVEST_LATENCY_MAX_NS);
+	return latency_ns ? ewma_u64(latency_ns, late_ns, 3) : late_ns;
+}
+
+/* How long before the foreseen end the timer fires at which a task leaves. */
+POLICY u64 harvest_margin_ns(const struct rhythm_length *on, u64 latency_ns, u64 early_ns)
 {
 	u64 margin = TANDEM_HARVEST_MARGIN_NS + 2 * min_u64(on->dev_ns, TANDEM_PHASE_MAX_NS);
 
+	margin += latency_ns ? min_u64(latency_ns, TANDEM_HARVEST_LATENCY_MAX_NS) : TANDEM_HARVEST_LATENCY_NS;
 	return min_u64(margin + min_u64(early_ns, TANDEM_PHASE_MAX_NS), on->mean_ns / 2);
 }
 
 /* How long before the foreseen end targets begin to be called. */
-POLICY u64 harvest_lead_ns(const struct rhythm_length *on, u64 early_ns)
+POLICY u64 harvest_lead_ns(const struct rhythm_length *on, u64 latency_ns, u64 early_ns)
 {
-	u64 lead = harvest_margin_ns(on, early_ns) + TANDEM_HARVEST_TRIES * TANDEM_HARVEST_ANSWER_NS;
+	u64 lead = harvest_margin_ns(on, latency_ns, early_ns) + TANDEM_HARVEST_TRIES * TANDEM_HARVEST_ANSWER_NS;
 
 	return min_u64(lead, on->mean_ns * 3 / 4);
 }

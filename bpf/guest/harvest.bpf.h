@@ -127,6 +127,12 @@ static __always_inline void end_harvest(struct cpu_state *c, s32 cpu)
 	c->harvest_stage = HARVEST_NONE;
 }
 
+/* Nothing to do but best effort, or so little that the task has its turn soon. */
+static __always_inline bool may_be_target(const struct cpu_state *c)
+{
+	return c->online && !c->bans && c->queued_work_ns <= TANDEM_HARVEST_BUSY_NS;
+}
+
 /*
  * What `target` would do for a task that leaves at `at` a vCPU that is away
  * from `left` later on. Of a target without a known rhythm the mean is expected.
@@ -141,7 +147,7 @@ COLD u64 gain_at(u32 cpu, u32 to, u64 now)
 
 	if (!c || !target)
 		return 0;
-	margin = harvest_margin_ns(&c->phase.on, c->harvest_early_ns);
+	margin = harvest_margin_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
 	at = time_before_ns(now + margin, c->harvest_end_ns) ? c->harvest_end_ns - margin : now;
 	view.left_ns = sub_floor_u64(c->harvest_end_ns, at);
 	view.away_ns = c->phase.off.mean_ns;
@@ -181,9 +187,9 @@ COLD int call_target(u32 cpu, s32 pid)
 	if (c && !k_is_pinned(p)) {
 		bpf_for(i, 0, nr_cpu_ids) {
 			target = cpu_state(i);
-			if (!target || i == cpu || i == (u32)c->harvest_to || !target->online || target->bans || !k_allowed(p, i))
+			if (!target || i == cpu || i == (u32)c->harvest_to || !k_allowed(p, i))
 				continue;
-			if (target->curr_class == CLASS_NORMAL || target->tasks[1] || claimed(target, now))
+			if (!may_be_target(target) || (claimed(target, now) && !claimed_by(target, cpu)))
 				continue;
 			gain = gain_at(cpu, i, now);
 			if (gain > best) {
@@ -216,7 +222,7 @@ static __always_inline void leave_now(struct cpu_state *c, s32 cpu, u64 now)
 {
 	struct cpu_state *target = cpu_state(c->harvest_to);
 
-	if (!target || target->curr_class == CLASS_NORMAL || target->tasks[1] || target->bans || !target->online) {
+	if (!target || !may_be_target(target)) {
 		count(c, CNT_ABANDONED);
 		end_harvest(c, cpu);
 		return;
@@ -292,19 +298,15 @@ static int harvest_due(void *map, u32 *key, struct one_timer *timer)
 		end_harvest(c, cpu);
 		return 0;
 	}
-	margin = harvest_margin_ns(&c->phase.on, c->harvest_early_ns);
+	margin = harvest_margin_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
 	target = cpu_state(c->harvest_to);
-	if (!time_before_ns(now + margin + SLICE_SLACK_NS, c->harvest_end_ns)) {
+	if (target && !time_before_ns(now + margin + SLICE_SLACK_NS, c->harvest_end_ns)) {
 		leave_now(c, cpu, now);
 		return 0;
 	}
 	if ((!target || !answered(target)) && c->harvest_tries < TANDEM_HARVEST_TRIES) {
 		c->harvest_tries++;
-		if (call_target(*key, c->harvest_pid) < 0 && c->harvest_to < 0 && c->harvest_tries == 1) {
-			/* Nobody to go to. */
-			end_harvest(c, cpu);
-			return 0;
-		}
+		call_target(*key, c->harvest_pid);
 		if (time_before_ns(now + TANDEM_HARVEST_ANSWER_NS + margin, c->harvest_end_ns)) {
 			arm_harvest(c, cpu, now + TANDEM_HARVEST_ANSWER_NS, now);
 			return 0;
@@ -334,10 +336,10 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 	if (k_is_pinned(p) || !c->online)
 		return;
 	f = phase_forecast(&c->phase, now);
-	margin = harvest_margin_ns(&c->phase.on, c->harvest_early_ns);
+	margin = harvest_margin_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
 	if (!f.known || f.active_for_ns <= margin)
 		return;
-	lead = harvest_lead_ns(&c->phase.on, c->harvest_early_ns);
+	lead = harvest_lead_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
 	c->harvest_began_ns = now;
 	c->harvest_end_ns = now + f.active_for_ns;
 	c->harvest_pid = p->pid;
@@ -359,7 +361,7 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
 		return false;
 	target = cpu_state(c->harvest_to);
 	if (!target || c->harvest_pid != p->pid || !time_before_ns(now, c->harvest_end_ns) ||
-	    target->curr_class == CLASS_NORMAL || !k_allowed(p, c->harvest_to)) {
+	    !may_be_target(target) || !k_allowed(p, c->harvest_to)) {
 		count(c, CNT_ABANDONED);
 		end_harvest(c, cpu);
 		return false;
@@ -372,6 +374,8 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
 	t->push_to = c->harvest_to;
 	target->awaited_pid = p->pid;
 	target->reserved_until_ns = now + wait + TANDEM_HARVEST_LATE_NS;
+	if (c->harvest_gain_ns)
+		c->harvest_latency_ns = harvest_latency_ns(c->harvest_latency_ns, sub_floor_u64(now, c->harvest_at_ns));
 	c->harvest_stage = HARVEST_WATCHING;
 	arm_harvest(c, cpu, target->reserved_until_ns, now);
 	c->harvest_early_ns = harvest_early_ns(c->harvest_early_ns, &c->phase.on, false);

@@ -108,14 +108,14 @@ pub mod safe {
         unsafe { super::harvest_early_ns(early_ns, on, caught) }
     }
 
-    pub fn harvest_margin_ns(on: &rhythm_length, early_ns: u64) -> u64 {
+    pub fn harvest_margin_ns(on: &rhythm_length, latency_ns: u64, early_ns: u64) -> u64 {
         // SAFETY: as above; read only.
-        unsafe { super::harvest_margin_ns(on, early_ns) }
+        unsafe { super::harvest_margin_ns(on, latency_ns, early_ns) }
     }
 
-    pub fn harvest_lead_ns(on: &rhythm_length, early_ns: u64) -> u64 {
+    pub fn harvest_lead_ns(on: &rhythm_length, latency_ns: u64, early_ns: u64) -> u64 {
         // SAFETY: as above; read only.
-        unsafe { super::harvest_lead_ns(on, early_ns) }
+        unsafe { super::harvest_lead_ns(on, latency_ns, early_ns) }
     }
 
     pub fn harvest_gain_ns(view: &harvest_view) -> u64 {
