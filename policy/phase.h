@@ -52,7 +52,6 @@ struct rhythm_length {
 
 struct vcpu_phase {
 	u64 returned_ns;		/* when it came back last; 0: not known */
-	u64 anchor_ns;			/* a return, from which the period is reckoned */
 	u64 period_ns;			/* 0: mean active and inactive time */
 	struct rhythm_length on;	/* on its pCPU */
 	struct rhythm_length off;	/* absent */
@@ -68,11 +67,14 @@ struct forecast {
 	bool known;
 };
 
+POLICY u64 length_off_ns(const struct rhythm_length *l, u64 sample_ns)
+{
+	return sample_ns > l->mean_ns ? sample_ns - l->mean_ns : l->mean_ns - sample_ns;
+}
+
 POLICY bool length_fits(const struct rhythm_length *l, u64 sample_ns)
 {
-	u64 off = sample_ns > l->mean_ns ? sample_ns - l->mean_ns : l->mean_ns - sample_ns;
-
-	return off <= l->mean_ns / 4 + TANDEM_RHYTHM_SLACK_NS;
+	return length_off_ns(l, sample_ns) <= l->mean_ns / 4 + TANDEM_RHYTHM_SLACK_NS;
 }
 
 /*
@@ -82,20 +84,22 @@ POLICY bool length_fits(const struct rhythm_length *l, u64 sample_ns)
  */
 POLICY void length_seen(struct rhythm_length *l, u64 sample_ns)
 {
+	bool fits;
 	u64 off;
 
 	sample_ns = min_u64(sample_ns, TANDEM_PHASE_MAX_NS);
-	if (l->score && !length_fits(l, sample_ns) && l->score > 2) {
+	fits = l->score && length_fits(l, sample_ns);
+	if (!fits && l->score > 2) {
 		l->score -= 2;
 		return;
 	}
-	if (!l->score || !length_fits(l, sample_ns)) {
+	if (!fits) {
 		l->mean_ns = sample_ns;
 		l->dev_ns = 0;
 		l->score = 1;
 		return;
 	}
-	off = sample_ns > l->mean_ns ? sample_ns - l->mean_ns : l->mean_ns - sample_ns;
+	off = length_off_ns(l, sample_ns);
 	l->dev_ns = l->score == 1 ? off : ewma_u64(l->dev_ns, off, 2);
 	l->mean_ns = ewma_u64(l->mean_ns, sample_ns, 2);
 	if (l->score < TANDEM_RHYTHM_SURE)
@@ -143,7 +147,6 @@ POLICY bool phase_wants_scouts(const struct vcpu_phase *p)
 POLICY void phase_forget(struct vcpu_phase *p)
 {
 	p->returned_ns = 0;
-	p->anchor_ns = 0;
 	p->period_ns = 0;
 	p->on.score = 0;
 	p->off.score = 0;
@@ -158,7 +161,6 @@ POLICY void phase_missed(struct vcpu_phase *p)
 	if (++p->misses < TANDEM_PHASE_MISSES)
 		return;
 	p->returned_ns = 0;
-	p->anchor_ns = 0;
 	p->misses = 0;
 }
 
@@ -167,8 +169,8 @@ POLICY void phase_returned(struct vcpu_phase *p, u64 returned_ns)
 {
 	u64 period = phase_period_ns(p), passed, count, each;
 
-	if (p->anchor_ns && p->on.score && p->off.score) {
-		passed = sub_floor_u64(returned_ns, p->anchor_ns);
+	if (p->returned_ns && p->on.score && p->off.score) {
+		passed = sub_floor_u64(returned_ns, p->returned_ns);
 		count = (passed + period / 2) / period;
 		each = count ? passed / count : 0;
 		if (count && count <= TANDEM_PHASE_HORIZON && each > period - period / 16 && each < period + period / 16)
@@ -176,34 +178,32 @@ POLICY void phase_returned(struct vcpu_phase *p, u64 returned_ns)
 		else if (count)
 			p->period_ns = 0;
 	}
-	p->anchor_ns = returned_ns;
 	p->returned_ns = returned_ns;
 }
 
 /*
  * The vCPU was busy for `elapsed_ns` up to now, of which the host took
  * `stolen_ns` in `returns` pieces. `overdue`: this look should have come earlier.
- * Returns whether an absence has ended.
  */
-POLICY bool phase_busy(struct vcpu_phase *p, u64 now_ns, u64 elapsed_ns, u64 stolen_ns, u32 returns, bool overdue)
+POLICY void phase_busy(struct vcpu_phase *p, u64 now_ns, u64 elapsed_ns, u64 stolen_ns, u32 returns, bool overdue)
 {
 	u64 ran_ns, left_ns;
 
 	stolen_ns = min_u64(stolen_ns, elapsed_ns);
 	if (stolen_ns < TANDEM_PHASE_MIN_NS)
-		return false;
+		return;
 	if (stolen_ns > TANDEM_PHASE_MAX_NS) {
 		phase_forget(p);
-		return true;
+		return;
 	}
 	ran_ns = elapsed_ns - stolen_ns;
 	/* Work of the host itself, beside absences that are much longer. */
 	if (length_even(&p->off) && stolen_ns < p->off.mean_ns / 4)
-		return false;
+		return;
 	/* Several, and nobody knows when each was: only that the last is over. */
 	if (returns > 1 && length_even(&p->off) && !length_fits(&p->off, stolen_ns)) {
 		p->whole = 0;
-		return true;
+		return;
 	}
 	length_seen(&p->off, stolen_ns);
 	p->misses = 0;
@@ -212,7 +212,7 @@ POLICY bool phase_busy(struct vcpu_phase *p, u64 now_ns, u64 elapsed_ns, u64 sto
 		p->whole = 0;
 		if (p->blurred < 255)
 			p->blurred++;
-		return true;
+		return;
 	}
 	left_ns = now_ns - stolen_ns;
 	if (p->whole && time_before_ns(p->returned_ns, left_ns))
@@ -220,7 +220,6 @@ POLICY bool phase_busy(struct vcpu_phase *p, u64 now_ns, u64 elapsed_ns, u64 sto
 	phase_returned(p, now_ns);
 	p->whole = 1;
 	p->blurred = 0;
-	return true;
 }
 
 /* It has nothing to do: from now on nobody sees when the host would take it. */

@@ -11,10 +11,10 @@
  * where the expected absence of an idle vCPU is what those who woke it have had
  * to wait on average (policy/vcap.h), and that of one known to be inactive now
  * is the mean absence less the time that has passed. Work is the mean run time
- * between two sleeps, of tasks already there not more than one turn each. Where the rhythm of the vCPU
- * is known (policy/phase.h) it replaces the chances: the task waits for as long
- * as the vCPU will be away, and work that fits before it is taken again is done
- * at full speed.
+ * between two sleeps, of tasks already there not more than one turn each. Where
+ * the rhythm of the vCPU is known (policy/phase.h) it replaces the chances: the
+ * task waits for as long as the vCPU will be away, and work that fits before it
+ * is taken again is done at full speed.
  *
  * This is vSched's bvs (EuroSys'25, section 3.2) as one number instead of a list
  * of cases: a vCPU of low latency that is idle, or does best-effort work and has

@@ -114,12 +114,14 @@ POLICY u64 vcap_window_ns(const struct vcpu_model *m)
 POLICY u32 vcap_sample(struct vcpu_model *m, u64 now_ns, u32 sample)
 {
 	u32 out = VCAP_SAMPLED;
+	bool known;
 
 	if (m->samples && sample + TANDEM_DROP_SHARE < m->share)
 		out |= VCAP_DROPPED;
 	/* What is not believed any more is replaced; else old and new weigh one half each. */
-	m->share = m->samples && m->updated_ns ? (u32)ewma_u64(m->share, sample, 1) : sample;
-	m->steady_share = m->samples && m->updated_ns ? (u32)ewma_u64(m->steady_share, sample, 3) : sample;
+	known = m->samples && m->updated_ns;
+	m->share = known ? (u32)ewma_u64(m->share, sample, 1) : sample;
+	m->steady_share = known ? (u32)ewma_u64(m->steady_share, sample, 3) : sample;
 	m->samples++;
 	m->updated_ns = now_ns;
 	m->demand_ns = 0;

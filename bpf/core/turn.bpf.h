@@ -42,6 +42,12 @@ static __always_inline bool take_late(struct cpu_state *c, s32 cpu)
 	return taken;
 }
 
+/* Has it waited for this CPU for too long, whatever its deadline? */
+static __always_inline bool is_overdue(const struct task_state *t, u64 now)
+{
+	return sub_floor_u64(now, t->queued_at_ns) > watchdog_ns / 8;
+}
+
 /* Tasks that are put back into the order by deadline at a time. */
 #define ORDERLY_LOOK 32
 
@@ -67,7 +73,7 @@ COLD int late_no_more(u32 cpu)
 		if (!task)
 			continue;
 		t = task_state(task);
-		if (t && sub_floor_u64(now, t->queued_at_ns) <= watchdog_ns / 8) {
+		if (t && !is_overdue(t, now)) {
 			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->deadline);
 			scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, queue_of(cpu, CLASS_NORMAL), 0);
 		}
@@ -111,7 +117,7 @@ COLD int rescue_overdue(u32 cpu)
 		if (!task)
 			continue;
 		t = task_state(task);
-		if (t && sub_floor_u64(now, t->queued_at_ns) > watchdog_ns / 8) {
+		if (t && is_overdue(t, now)) {
 			t->was_late = 1;
 			c->late_due_ns = now;
 			c->late_weight = max_u64(c->hog_weight, t->weight);

@@ -187,7 +187,7 @@ static __noinline bool take_normal_at(s32 cpu, bool rescue_only, bool far)
 		if (!c || far_apart(cpu, from) != far)
 			continue;
 		waiting = waiting_normal(from, c);
-		if (!waiting || (c->reserved_until_ns && time_before_ns(now, c->reserved_until_ns)))
+		if (!waiting || reserved(c, now))
 			continue;
 		inactive = off_pcpu(from, c, now);
 		if (rescue_only && !inactive)
@@ -230,7 +230,7 @@ static __noinline bool rescue_due(s32 cpu)
 		struct cpu_state *c = cpu_state(i);
 
 		if (c && i != (u32)cpu && k_waiting(queue_of(i, CLASS_NORMAL)) && off_pcpu(i, c, now) &&
-		    !(c->reserved_until_ns && time_before_ns(now, c->reserved_until_ns)))
+		    !reserved(c, now))
 			return true;
 	}
 	return false;
@@ -241,7 +241,7 @@ static __noinline bool take_best_effort(s32 cpu)
 	struct cpu_state *own = cpu_state(cpu);
 	u32 i;
 
-	if (!own || !best_effort_allowed(own, cpu))
+	if (!own)
 		return false;
 	bpf_for(i, 1, nr_cpu_ids) {
 		u32 from = (u32)cpu + i;

@@ -31,6 +31,12 @@ static __always_inline bool best_effort_allowed(const struct cpu_state *c, s32 c
 	return takes_best_effort(c->bans, stack_busy(cpu));
 }
 
+/* May a task of this class, which could go elsewhere? */
+static __always_inline bool allowed_here(u32 class, const struct cpu_state *c, s32 cpu)
+{
+	return class == CLASS_BEST_EFFORT ? best_effort_allowed(c, cpu) : takes_normal(c->bans);
+}
+
 static __always_inline bool waits_best_effort(s32 cpu)
 {
 	return k_waiting(queue_of(cpu, CLASS_BEST_EFFORT));

@@ -40,6 +40,12 @@ struct {
 	__type(value, struct one_timer);
 } harvest_timers SEC(".maps");
 
+/* Does what waits here wait for this CPU only? */
+static __always_inline bool reserved(const struct cpu_state *c, u64 now)
+{
+	return c->reserved_until_ns && time_before_ns(now, c->reserved_until_ns);
+}
+
 /* A claim: its end in units of 1024 ns, and the CPU that made it. */
 #define CLAIM_CPU_BITS 16
 #define CLAIM_UNIT_SHIFT 10
@@ -79,12 +85,6 @@ static __always_inline void release_claim(s32 target, s32 cpu)
 		__sync_val_compare_and_swap(&c->claim, old, 0);
 }
 
-/* Was this idle CPU woken because it was called? */
-static __always_inline bool is_called(const struct cpu_state *c, u64 now)
-{
-	return c->claim && claimed(c, now);
-}
-
 /* So long after its timer, or a call, has woken it, a CPU is awake for that reason. */
 #define SEEN_AWAKE_NS (200 * NSEC_PER_USEC_)
 
@@ -92,13 +92,13 @@ static __always_inline enum vcpu_was what_was(const struct cpu_state *c, u64 now
 {
 	if (!is_idle(c))
 		return WAS_BUSY;
-	return is_called(c, now) || now - c->answered_at_ns < SEEN_AWAKE_NS ? WAS_CALLED : WAS_WOKEN;
+	return claimed(c, now) || now - c->answered_at_ns < SEEN_AWAKE_NS ? WAS_CALLED : WAS_WOKEN;
 }
 
 /* A CPU without work has been woken. If it was called, that is its answer. */
 static __always_inline void answer_call(struct cpu_state *c, s32 cpu, u64 now)
 {
-	if (!is_called(c, now))
+	if (!claimed(c, now))
 		return;
 	observe(c, cpu, now, WAS_CALLED);
 	c->answered_at_ns = now;
@@ -107,6 +107,18 @@ static __always_inline void answer_call(struct cpu_state *c, s32 cpu, u64 now)
 static __always_inline bool answered(const struct cpu_state *target)
 {
 	return target->answered_at_ns && !time_before_ns(target->answered_at_ns, target->called_at_ns);
+}
+
+/* Claim a target, and wake it if it is idle: what follows is its answer. */
+static __always_inline bool call(struct cpu_state *target, s32 to, s32 cpu, u64 until_ns, u64 now)
+{
+	if (!claim(target, cpu, until_ns, now))
+		return false;
+	target->called_at_ns = now;
+	target->answered_at_ns = 0;
+	if (is_idle(target))
+		k_kick_idle(to);
+	return true;
 }
 
 static __always_inline void arm_harvest(struct cpu_state *c, s32 cpu, u64 at_ns, u64 now)
@@ -154,13 +166,11 @@ COLD u64 gain_at(u32 cpu, u32 to, u64 now)
 	view.margin_ns = margin;
 	view.stay_ns = ~0ULL >> 1;
 	share = capacity(target, now);
-	if (phase_even(&target->phase)) {
-		f = phase_forecast(&target->phase, at);
-		if (f.known) {
-			view.wait_ns = f.absent_for_ns;
-			view.stay_ns = f.active_for_ns ? f.active_for_ns : target->phase.on.mean_ns;
-			return harvest_gain_ns(&view);
-		}
+	f = phase_forecast(&target->phase, at);
+	if (f.known) {
+		view.wait_ns = f.absent_for_ns;
+		view.stay_ns = f.active_for_ns ? f.active_for_ns : target->phase.on.mean_ns;
+		return harvest_gain_ns(&view);
 	}
 	if (target->model.inactive_events && share < TANDEM_SCALE) {
 		bool there = answered(target) || (!is_idle(target) && !off_pcpu(to, target, now));
@@ -181,7 +191,7 @@ COLD int call_target(u32 cpu, s32 pid)
 	u32 i;
 
 	if (!p)
-		return -1;
+		return 0;
 	/* For the verifier, which also sees the timer set up from a program that may sleep. */
 	bpf_rcu_read_lock();
 	if (c && !k_is_pinned(p)) {
@@ -202,39 +212,41 @@ COLD int call_target(u32 cpu, s32 pid)
 	bpf_task_release(p);
 	target = cpu_state(to);
 	if (!c || to < 0 || !target)
-		return -1;
-	if (!claim(target, cpu, c->harvest_end_ns + c->phase.off.mean_ns, now))
-		return -1;
+		return 0;
+	if (!call(target, to, cpu, c->harvest_end_ns + c->phase.off.mean_ns, now))
+		return 0;
 	if (c->harvest_to >= 0)
 		release_claim(c->harvest_to, cpu);
 	c->harvest_to = to;
 	c->harvest_gain_ns = best;
-	target->called_at_ns = now;
-	target->answered_at_ns = 0;
 	count(c, CNT_FORESEEN);
-	if (is_idle(target))
-		k_kick_idle(to);
-	return to;
+	return 0;
+}
+
+static __always_inline void abandon(struct cpu_state *c, s32 cpu)
+{
+	count(c, CNT_ABANDONED);
+	end_harvest(c, cpu);
+}
+
+/* The task leaves when it is switched out, which is now. */
+static __always_inline void let_go(struct cpu_state *c, s32 cpu, u64 gain_ns)
+{
+	c->harvest_gain_ns = gain_ns;
+	c->harvest_stage = HARVEST_LEAVING;
+	k_kick_preempt(cpu);
 }
 
 /* The end is near. Does the task leave? */
 static __always_inline void leave_now(struct cpu_state *c, s32 cpu, u64 now)
 {
 	struct cpu_state *target = cpu_state(c->harvest_to);
+	u64 gain = target && may_be_target(target) ? gain_at(cpu, c->harvest_to, now) : 0;
 
-	if (!target || !may_be_target(target)) {
-		count(c, CNT_ABANDONED);
-		end_harvest(c, cpu);
-		return;
-	}
-	c->harvest_gain_ns = gain_at(cpu, c->harvest_to, now);
-	if (!c->harvest_gain_ns) {
-		count(c, CNT_ABANDONED);
-		end_harvest(c, cpu);
-		return;
-	}
-	c->harvest_stage = HARVEST_LEAVING;
-	k_kick_preempt(cpu);
+	if (gain)
+		let_go(c, cpu, gain);
+	else
+		abandon(c, cpu);
 }
 
 /* The task has not been fetched: the vCPU that let it go is there, and takes it. */
@@ -246,9 +258,7 @@ static __always_inline void look_after(struct cpu_state *c, s32 cpu)
 	if (target)
 		target->reserved_until_ns = 0;
 	end_harvest(c, cpu);
-	if (!waits)
-		return;
-	if (is_idle(c))
+	if (waits && is_idle(c))
 		k_kick_idle(cpu);
 }
 
@@ -282,13 +292,10 @@ static int harvest_due(void *map, u32 *key, struct one_timer *timer)
 	}
 	if (c->harvest_stage == HARVEST_PUSHING) {
 		target = cpu_state(c->harvest_to);
-		if (target && answered(target) && is_idle(target) && time_before_ns(now, c->harvest_end_ns)) {
-			c->harvest_gain_ns = 0;
-			c->harvest_stage = HARVEST_LEAVING;
-			k_kick_preempt(cpu);
-		} else {
+		if (target && answered(target) && is_idle(target) && time_before_ns(now, c->harvest_end_ns))
+			let_go(c, cpu, 0);
+		else
 			end_harvest(c, cpu);
-		}
 		return 0;
 	}
 	if (time_before_ns(c->harvest_began_ns, c->phase.returned_ns) || !time_before_ns(now, c->harvest_end_ns)) {
@@ -362,8 +369,7 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
 	target = cpu_state(c->harvest_to);
 	if (!target || c->harvest_pid != p->pid || !time_before_ns(now, c->harvest_end_ns) ||
 	    !may_be_target(target) || !k_allowed(p, c->harvest_to)) {
-		count(c, CNT_ABANDONED);
-		end_harvest(c, cpu);
+		abandon(c, cpu);
 		return false;
 	}
 	f = phase_forecast(&target->phase, now);
@@ -426,15 +432,12 @@ static __always_inline bool pushes_at_once(struct task_struct *p, struct cpu_sta
 		return false;
 	if (!is_idle(target))
 		return !off_pcpu(to, target, now);
-	if (!claim(target, cpu, now + 2 * TANDEM_TICK_NS, now))
+	if (!call(target, to, cpu, now + 2 * TANDEM_TICK_NS, now))
 		return false;
-	target->called_at_ns = now;
-	target->answered_at_ns = 0;
 	c->harvest_to = to;
 	c->harvest_pid = p->pid;
 	c->harvest_end_ns = now + TANDEM_TICK_NS;
 	c->harvest_stage = HARVEST_PUSHING;
-	k_kick_idle(to);
 	arm_harvest(c, cpu, now + TANDEM_HARVEST_ANSWER_NS, now);
 	return false;
 }

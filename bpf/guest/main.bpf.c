@@ -133,7 +133,8 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	if (!kept && best_effort_allowed(c, cpu) && (k_take(queue_of(cpu, CLASS_BEST_EFFORT)) || take_best_effort(cpu)))
 		return;
 	/* Nobody else: prev goes on, unless it has to go elsewhere, make room, or its quota is used up. */
-	if (!t || t->push_to >= 0 || (best_effort && !best_effort_allowed(c, cpu)) || (!kept && nr_limits && may_park(prev) && exhausted(t->group, now)))
+	if (!t || t->push_to >= 0 || (best_effort && !best_effort_allowed(c, cpu)) ||
+	    (!kept && nr_limits && may_park(prev) && exhausted(t->group, now)))
 		return;
 	if (kept)
 		count(c, CNT_KEPT);

@@ -29,7 +29,7 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 	 * Of an idle one only the host knows: where it has a quota, that is not used meanwhile, and its rhythm begins
 	 * when it works again.
 	 */
-	if (harvest_mode == HARVEST_AWARE && !is_idle(c) && c->phase.whole && phase_even(&c->phase)) {
+	if (harvest_mode == HARVEST_AWARE && !is_idle(c) && c->phase.whole) {
 		struct forecast f = phase_forecast(&c->phase, now);
 
 		view.foreseen = f.known;
@@ -58,7 +58,7 @@ static __noinline s32 cheapest_cpu(struct task_struct *p, struct task_state *t, 
 			continue;
 		cost = cost_of(i, work, now);
 		/* Last of all, for those who may go nowhere else. */
-		if (t->class == CLASS_BEST_EFFORT ? !best_effort_allowed(c, i) : c->bans)
+		if (!allowed_here(t->class, c, i))
 			cost += BANNED_COST_NS;
 		if (i != (u32)prev_cpu)
 			cost += move_cost_ns(far_apart(prev_cpu, i));

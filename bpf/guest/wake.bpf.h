@@ -40,7 +40,7 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	} else {
 		cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 		c = nr_banned ? cpu_state(cpu) : NULL;
-		if (c && t && (t->class == CLASS_BEST_EFFORT ? !best_effort_allowed(c, cpu) : c->bans)) {
+		if (c && t && !allowed_here(t->class, c, cpu)) {
 			s32 to = refuge(p->pid);
 
 			if (to >= 0) {

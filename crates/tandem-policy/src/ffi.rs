@@ -78,7 +78,7 @@ pub mod safe {
         stolen_ns: u64,
         returns: u32,
         overdue: bool,
-    ) -> bool {
+    ) {
         // SAFETY: the reference is valid for the call and the function keeps no pointer.
         unsafe { super::phase_busy(phase, now_ns, elapsed_ns, stolen_ns, returns, overdue) }
     }
