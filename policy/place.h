@@ -36,6 +36,13 @@
 #define TANDEM_PUSH_GAIN_DEN 4U
 #define TANDEM_PUSH_REST_NS (40 * NSEC_PER_MSEC_)
 
+/*
+ * Waits are reckoned with twice their mean. The mean hides that most who wake a
+ * vCPU do not wait at all and some wait for very long, and these are the tail
+ * that whoever asks for a short answer suffers from.
+ */
+#define TANDEM_WAIT_CAUTION 2U
+
 struct place_view {
 	u64 queued_work_ns;	/* one turn of each task that runs or waits there */
 	u64 inactive_mean_ns;
@@ -68,7 +75,7 @@ POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 	if (c->inactive_for_ns)
 		absence = max_u64(sub_floor_u64(c->inactive_mean_ns, c->inactive_for_ns), c->inactive_mean_ns / 4);
 	else if (c->idle)
-		absence = c->wait_ns;
+		absence = TANDEM_WAIT_CAUTION * c->wait_ns;
 	return absence + work * TANDEM_SCALE / share;
 }
 

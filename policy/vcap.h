@@ -164,15 +164,33 @@ POLICY u64 vcap_wait_ns(const struct vcpu_model *m, u64 now_ns)
 }
 
 /*
- * The vCPU was woken; the host let it wait for `waited_ns` before it came.
+ * The mean wait with one more. Who is woken again right after it slept is there
+ * because it was there a moment ago: that says nothing new, and wake-ups come
+ * in bunches. A wait therefore counts by the time that passed before it, up to
+ * the length of an absence; it is the mean over time that somebody meets who
+ * comes at any moment.
+ */
+POLICY u64 wait_averaged_ns(u64 mean_ns, u64 waited_ns, u64 idle_ns, u64 absence_ns)
+{
+	u64 apart_ns = max_u64(min_u64(absence_ns, TANDEM_INACTIVE_MAX_NS), NSEC_PER_MSEC_);
+	u64 part = min_u64(idle_ns, apart_ns);
+
+	if (waited_ns >= mean_ns)
+		return mean_ns + (waited_ns - mean_ns) * part / apart_ns / 8;
+	return mean_ns - (mean_ns - waited_ns) * part / apart_ns / 8;
+}
+
+/*
+ * The vCPU was woken after `idle_ns`; the host let it wait for `waited_ns` before it came.
  * Interrupts that woke it and left no trace in the guest may have added their
  * own waits, so not more than one mean absence is taken into the new window.
  */
-POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 waited_ns)
+POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 idle_ns, u64 waited_ns)
 {
 	u64 wait_ns = m->inactive_events ? min_u64(waited_ns, m->inactive_mean_ns) : 0;
 
-	m->wait_mean_ns = ewma_u64(vcap_wait_ns(m, now_ns), min_u64(waited_ns, TANDEM_INACTIVE_MAX_NS), 3);
+	m->wait_mean_ns = wait_averaged_ns(vcap_wait_ns(m, now_ns), min_u64(waited_ns, TANDEM_INACTIVE_MAX_NS), idle_ns,
+					   m->inactive_mean_ns);
 	m->woken_ns = now_ns;
 	m->demand_ns = wait_ns;
 	m->stolen_ns = wait_ns;

@@ -15,11 +15,6 @@
 #include "state.bpf.h"
 
 #define ROOT_GROUP 0
-/*
- * Functions of their own for the verifier: it checks each once, for any
- * arguments, instead of following every path from every caller.
- */
-#define COLD __weak __noinline
 /* How often scales are recomputed: while they change, and at most. */
 #define REFRESH_MIN_NS (2 * NSEC_PER_MSEC_)
 #define REFRESH_MAX_NS (32 * NSEC_PER_MSEC_)

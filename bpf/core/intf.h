@@ -4,6 +4,7 @@
 #define TANDEM_CORE_INTF_H
 
 #include "../../policy/balance.h"
+#include "../../policy/dedicate.h"
 #include "../../policy/harvest.h"
 #include "../../policy/hweight.h"
 #include "../../policy/place.h"
@@ -51,8 +52,29 @@ enum counter {
 	CNT_STRAGGLERS,		/* vCPUs found to get about a tenth of what others get */
 	CNT_EVICTED,		/* tasks sent away from a vCPU that is left without work */
 	CNT_HELD,		/* best-effort work interrupted because another vCPU of its stack got normal work */
+	CNT_LEASES,		/* threads that were given a vCPU of their own */
 	NR_COUNTERS,
 };
+
+/* What a trace shows besides decisions, which have the numbers of their counters. */
+enum trace_kind {
+	TRACE_RUNS = 256,	/* a task begins to run */
+	TRACE_STOPS,		/* it ends to */
+	TRACE_ABSENT,		/* the host took the CPU; value: for how long, up to now (ns) */
+};
+
+/* One record of a trace. */
+struct trace_record {
+	u64 at_ns;
+	u64 value;		/* of some decisions: ns, see where they are counted */
+	u32 cpu;		/* where it was decided */
+	u32 kind;		/* enum counter or enum trace_kind */
+	s32 pid;		/* of the task concerned, or that runs there; 0: none */
+	char comm[16];
+};
+
+/* Of the buffer between kernel and daemon. A power of two, and of whole pages. */
+#define TRACE_BYTES (1 << 20)
 
 /* Where a CPU is in the machine; numbers mean nothing but equality. */
 struct cpu_domain {
@@ -140,6 +162,9 @@ struct cpu_state {
 	u32 curr_class;		/* enum task_class */
 	u32 online;
 	u32 bans;		/* TANDEM_BAN_* (written by any CPU) */
+	u32 parked;		/* taken out of use by the operator (written by the daemon) */
+	s32 owner_pid;		/* policy/dedicate.h; 0: nobody (atomic, any CPU) */
+	u64 owner_seen_ns;	/* when its owner last had a turn */
 	struct review review;
 	u64 banned_at_ns;	/* when it became a straggler, or ceased to be one */
 	/* Harvesting, policy/harvest.h: this CPU as the one that is left, */

@@ -26,6 +26,12 @@
 #define K_SCHED_IDLE 5
 #define K_DEFAULT_PRIO 120
 
+/*
+ * Functions of their own for the verifier: it checks each once, for any
+ * arguments, instead of following every path from every caller.
+ */
+#define COLD __weak __noinline
+
 static __always_inline u64 k_now(void)
 {
 	return scx_bpf_now();

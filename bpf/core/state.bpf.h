@@ -5,6 +5,7 @@
 
 #include "kernel.bpf.h"
 #include "intf.h"
+#include "trace.bpf.h"
 
 struct task_state {
 	u64 v;			/* virtual run time on the clock of its queue */
@@ -40,6 +41,7 @@ struct task_state {
 	s32 left_cpu;
 	s32 run_cpu;		/* where it runs; -1: it does not */
 	s32 push_to;		/* where it shall go when it is switched out; -1: nowhere */
+	s32 home;		/* vCPU that it owns, policy/dedicate.h; -1: none */
 };
 
 struct {
@@ -171,9 +173,16 @@ static __always_inline bool far_apart(s32 one, s32 other)
 	return nr_llcs > 1 && llc_of(one) != llc_of(other);
 }
 
-static __always_inline void count(struct cpu_state *c, enum counter id)
+/* `value`: for a trace. */
+static __always_inline void count_of(struct cpu_state *c, enum counter id, u64 value)
 {
 	c->counters[id]++;
+	trace(id, c->curr_pid, value);
+}
+
+static __always_inline void count(struct cpu_state *c, enum counter id)
+{
+	count_of(c, id, 0);
 }
 
 static __always_inline struct group_state *group_state(u32 group)

@@ -102,7 +102,7 @@ COLD u32 bans_of(u32 cpu, u64 shares, u32 counted, u64 now)
 
 	if (!c)
 		return 0;
-	bans = c->bans & TANDEM_BAN_PARKED;
+	bans = c->parked ? TANDEM_BAN_PARKED : 0;
 	view.fresh = vcap_fresh(&c->model, now);
 	view.others_sum = shares - (view.fresh ? c->model.share : 0);
 	view.others = counted - (view.fresh ? 1 : 0);
@@ -132,7 +132,7 @@ COLD u32 ban(u32 cpu, u32 bans, u64 now)
 		if (bans & TANDEM_BAN_STRAGGLER)
 			count(c, CNT_STRAGGLERS);
 	}
-	if (bans & ~old && c->tasks[1])
+	if (bans & ~old && c->tasks[1] + c->tasks[0])
 		k_kick_preempt(cpu);
 	return !bans;
 }
@@ -179,7 +179,7 @@ COLD int review_bans(u64 now)
 
 			if (!c)
 				continue;
-			c->bans &= TANDEM_BAN_PARKED;
+			c->bans = c->parked ? TANDEM_BAN_PARKED : 0;
 			if (c->bans)
 				r->banned++;
 		}
@@ -216,8 +216,8 @@ COLD s32 refuge(s32 pid)
 	return to;
 }
 
-/* Those who wait for a banned vCPU and may go elsewhere do. From dispatch. */
-COLD int send_away(u32 cpu)
+/* Those who wait in a queue of a banned vCPU and may go elsewhere do. From dispatch. */
+COLD int send_away(u32 cpu, u64 queue)
 {
 	struct cpu_state *own = cpu_state(cpu);
 	struct task_struct *p;
@@ -226,7 +226,7 @@ COLD int send_away(u32 cpu)
 		return 0;
 	own->looked = 0;
 	bpf_rcu_read_lock();
-	bpf_for_each(scx_dsq, p, queue_of(cpu, CLASS_NORMAL), 0) {
+	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_struct *task;
 		struct task_state *t;
 		s32 to;
@@ -241,7 +241,7 @@ COLD int send_away(u32 cpu)
 		if (t && to >= 0) {
 			/* It joins the other's clock when it runs there, as one that is pulled. */
 			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->deadline);
-			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, queue_of(to, CLASS_NORMAL), 0)) {
+			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, queue_of(to, t->class), 0)) {
 				count(own, CNT_EVICTED);
 				k_kick_idle(to);
 			}
@@ -252,12 +252,24 @@ COLD int send_away(u32 cpu)
 	return 0;
 }
 
+/* Who waits for a vCPU with bans? Best-effort work may stay, unless the vCPU is parked. */
+static __always_inline void clear_queues(struct cpu_state *c, s32 cpu)
+{
+	if (waiting_normal(cpu, c)) {
+		send_away(cpu, queue_of(cpu, CLASS_NORMAL));
+		if (c->late_due_ns)
+			send_away(cpu, late_queue_of(cpu));
+	}
+	if (c->parked && waits_best_effort(cpu))
+		send_away(cpu, queue_of(cpu, CLASS_BEST_EFFORT));
+}
+
 /* Does p, which runs here and wants to go on, have to go? */
 static __always_inline bool evicted(struct task_struct *p, struct task_state *t, struct cpu_state *c)
 {
 	s32 to;
 
-	if (!c->bans || t->class != CLASS_NORMAL)
+	if (!c->bans || (t->class != CLASS_NORMAL && !c->parked))
 		return false;
 	to = refuge(p->pid);
 	if (to < 0)

@@ -5,7 +5,9 @@
  *
  * A timer of the vCPU's own fires a little before the foreseen end. It calls a
  * target: claims it, and wakes it if it is idle. Whether that answers tells
- * whether it is there; one that does not may be replaced by another. Just
+ * whether it is there; one that does not may be replaced by another. Of one
+ * whose rhythm is known that is known without asking; where there is such a
+ * one, nobody is called, and the timer fires when it is time to leave. Just
  * before the end the task is let go, if the target answered, or is known to
  * come back sooner than the own vCPU would. It then waits in the target's
  * queue, reserved for it. If the target does not fetch it in time, whoever is
@@ -104,19 +106,27 @@ static __always_inline void answer_call(struct cpu_state *c, s32 cpu, u64 now)
 	c->answered_at_ns = now;
 }
 
+/* Is it foreseen when it is there? */
+static __always_inline bool rhythm_known(const struct cpu_state *c, u64 now)
+{
+	struct forecast f = phase_forecast(&c->phase, now);
+
+	return f.known;
+}
+
 static __always_inline bool answered(const struct cpu_state *target)
 {
 	return target->answered_at_ns && !time_before_ns(target->answered_at_ns, target->called_at_ns);
 }
 
-/* Claim a target, and wake it if it is idle: what follows is its answer. */
+/* Claim a target, and wake it if it is idle and has to be asked: what follows is its answer. */
 static __always_inline bool call(struct cpu_state *target, s32 to, s32 cpu, u64 until_ns, u64 now)
 {
 	if (!claim(target, cpu, until_ns, now))
 		return false;
 	target->called_at_ns = now;
 	target->answered_at_ns = 0;
-	if (is_idle(target))
+	if (is_idle(target) && !rhythm_known(target, now))
 		k_kick_idle(to);
 	return true;
 }
@@ -181,6 +191,29 @@ COLD u64 gain_at(u32 cpu, u32 to, u64 now)
 	return harvest_gain_ns(&view);
 }
 
+/* Is there a target of which nobody has to ask whether it is there? */
+COLD int has_known_target(u32 cpu, s32 pid, u64 now)
+{
+	struct task_struct *p = bpf_task_from_pid(pid);
+	int known = 0;
+	u32 i;
+
+	if (!p)
+		return 0;
+	bpf_rcu_read_lock();
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+
+		if (!c || i == cpu || !k_allowed(p, i) || !may_be_target(c) || !rhythm_known(c, now))
+			continue;
+		known = 1;
+		break;
+	}
+	bpf_rcu_read_unlock();
+	bpf_task_release(p);
+	return known;
+}
+
 /* Call the one that gains most. From the timer. */
 COLD int call_target(u32 cpu, s32 pid)
 {
@@ -219,7 +252,7 @@ COLD int call_target(u32 cpu, s32 pid)
 		release_claim(c->harvest_to, cpu);
 	c->harvest_to = to;
 	c->harvest_gain_ns = best;
-	count(c, CNT_FORESEEN);
+	count_of(c, CNT_FORESEEN, sub_floor_u64(c->harvest_end_ns, now));
 	return 0;
 }
 
@@ -301,16 +334,18 @@ static int harvest_due(void *map, u32 *key, struct one_timer *timer)
 	if (time_before_ns(c->harvest_began_ns, c->phase.returned_ns) || !time_before_ns(now, c->harvest_end_ns)) {
 		/* It was taken before. */
 		c->harvest_early_ns = harvest_early_ns(c->harvest_early_ns, &c->phase.on, true);
-		count(c, CNT_CAUGHT);
+		count_of(c, CNT_CAUGHT, sub_floor_u64(now, c->harvest_at_ns));
 		end_harvest(c, cpu);
 		return 0;
 	}
 	margin = harvest_margin_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
-	target = cpu_state(c->harvest_to);
-	if (target && !time_before_ns(now + margin + SLICE_SLACK_NS, c->harvest_end_ns)) {
+	if (!time_before_ns(now + margin + SLICE_SLACK_NS, c->harvest_end_ns)) {
+		if (c->harvest_to < 0)
+			call_target(*key, c->harvest_pid);
 		leave_now(c, cpu, now);
 		return 0;
 	}
+	target = cpu_state(c->harvest_to);
 	if ((!target || !answered(target)) && c->harvest_tries < TANDEM_HARVEST_TRIES) {
 		c->harvest_tries++;
 		call_target(*key, c->harvest_pid);
@@ -346,7 +381,9 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 	margin = harvest_margin_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
 	if (!f.known || f.active_for_ns <= margin)
 		return;
-	lead = harvest_lead_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
+	lead = has_known_target(cpu, p->pid, now + f.active_for_ns)
+		       ? margin
+		       : harvest_lead_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
 	c->harvest_began_ns = now;
 	c->harvest_end_ns = now + f.active_for_ns;
 	c->harvest_pid = p->pid;
@@ -385,7 +422,7 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
 	c->harvest_stage = HARVEST_WATCHING;
 	arm_harvest(c, cpu, target->reserved_until_ns, now);
 	c->harvest_early_ns = harvest_early_ns(c->harvest_early_ns, &c->phase.on, false);
-	count(c, c->harvest_gain_ns ? CNT_HARVESTED : CNT_PUSHED);
+	count_of(c, c->harvest_gain_ns ? CNT_HARVESTED : CNT_PUSHED, sub_floor_u64(c->harvest_end_ns, now));
 	c->counters[CNT_HARVESTED_US] += c->harvest_gain_ns / NSEC_PER_USEC_;
 	return true;
 }
@@ -407,11 +444,26 @@ static __always_inline void harvest_arrived(struct task_struct *p, struct cpu_st
 	c->claim = 0;
 }
 
-/* The task that a timer was armed for is not here any more. */
-static __always_inline void harvest_left(struct cpu_state *c, s32 cpu)
+/*
+ * A task stops here. It is not the one any more that a timer was armed for; or
+ * it is leaving, and the vCPU was taken in the middle of that: then the own one
+ * has just come back, and it stays.
+ */
+static __always_inline void harvest_left(struct task_state *t, struct cpu_state *c, s32 cpu, bool taken)
 {
-	if (c->harvest_stage != HARVEST_NONE && c->harvest_stage != HARVEST_WATCHING)
-		end_harvest(c, cpu);
+	struct cpu_state *target;
+
+	if (c->harvest_stage == HARVEST_NONE || (c->harvest_stage == HARVEST_WATCHING && !(taken && t->push_to >= 0)))
+		return;
+	if (c->harvest_stage == HARVEST_WATCHING) {
+		t->push_to = -1;
+		target = cpu_state(c->harvest_to);
+		if (target)
+			target->reserved_until_ns = 0;
+		c->harvest_early_ns = harvest_early_ns(c->harvest_early_ns, &c->phase.on, true);
+		count_of(c, CNT_CAUGHT, 0);
+	}
+	end_harvest(c, cpu);
 }
 
 /*

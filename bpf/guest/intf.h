@@ -19,6 +19,27 @@ enum harvest_mode {
 	HARVEST_UNAWARE = 2,	/* after 2 ms, for any that seems idle: for comparison */
 };
 
+/* What guest_park shall do, and why it did not. */
+enum park_what {
+	PARK_LOOK = 0,		/* only say how much is left there */
+	PARK_TAKE = 1,		/* take out of use */
+	PARK_GIVE_BACK = 2,
+};
+
+enum park_error {
+	PARK_DONE = 0,
+	PARK_NO_CPU = 1,	/* no such vCPU is online */
+	PARK_LAST = 2,		/* no other vCPU would be left */
+};
+
+/* Question and answer of guest_park. */
+struct park_query {
+	u32 cpu;
+	u32 what;		/* enum park_what */
+	u32 error;		/* enum park_error */
+	u32 left;		/* tasks that wait or run there */
+};
+
 /* Question and answer of guest_live. */
 struct live_query {
 	u32 cpu;

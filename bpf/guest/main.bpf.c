@@ -37,6 +37,7 @@
 #include "balance.bpf.h"
 #include "dump_ops.bpf.h"
 #include "live.bpf.h"
+#include "park.bpf.h"
 #include "tree_ops.bpf.h"
 #include "wake.bpf.h"
 
@@ -121,14 +122,14 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 		c->unpark_limit = 0;
 		unpark(limit, cpu, 1);
 	}
-	if (c->bans && waiting_normal(cpu, c))
-		send_away(cpu);
+	if (c->bans)
+		clear_queues(c, cpu);
 	if (!kept && (k_take(queue_of(cpu, CLASS_NORMAL)) || (c->late_due_ns && take_late(c, cpu))))
 		return;
 	/* Own queue is empty, or prev comes first in it. Is there somebody to help? */
-	if ((!kept || best_effort) && take_normal(cpu, false))
+	if (!dedicate_enabled && (!kept || best_effort) && take_normal(cpu, false))
 		return;
-	if (kept && !best_effort && contended && !waiting_normal(cpu, c) && take_normal(cpu, true))
+	if (!dedicate_enabled && kept && !best_effort && contended && !waiting_normal(cpu, c) && take_normal(cpu, true))
 		return;
 	if (!kept && best_effort_allowed(c, cpu) && (k_take(queue_of(cpu, CLASS_BEST_EFFORT)) || take_best_effort(cpu)))
 		return;
@@ -156,7 +157,8 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	charge(p, t, c, cpu, now);
 	rebook_work(t, c);
 	reweigh(t, c);
-	if (!c->bans && balance_tick(c, cpu, now))
+	renew_lease(c, p->pid, now);
+	if (!dedicate_enabled && !c->bans && balance_tick(c, cpu, now))
 		k_set_slice(p, 0);
 	if (nr_limits && may_park(p) && exhausted(t->group, now)) {
 		k_set_slice(p, 0);
@@ -189,6 +191,8 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 		/* It has got company since its turn began: from now on the turn's end matters. */
 		end_turn_at(c, cpu, now + remaining(t), now);
 	}
+	if (dedicate_enabled)
+		return;
 	foresee(p, t, c, cpu, now);
 	scout(c, cpu, now);
 	target = anybody_idle(p, t, c, cpu, now);
@@ -251,9 +255,11 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 		c->clock[class_index(t->class)] =
 			clock_anchored(c->clock[class_index(t->class)], t->v, t->request_ns, t->weight, t->base_ns);
 	t->was_late = 0;
+	trace(TRACE_RUNS, p->pid, 0);
 	t->run_cpu = cpu;
 	t->push_to = -1;
 	t->parked_at_ns = 0;
+	renew_lease(c, p->pid, now);
 	t->charged_at_ns = now;
 	t->charged_steal_ns = c->seen_steal_ns;
 	c->curr_pid = p->pid;
@@ -271,7 +277,7 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	/* Without timers the slice that it was queued with will do: ticks are all that looks at it. */
 	if ((slice_timers_enabled || nr_limits) && cpu == bpf_get_smp_processor_id())
 		take_turn(p, t, c, cpu, now);
-	if (cpu == bpf_get_smp_processor_id())
+	if (!dedicate_enabled && cpu == bpf_get_smp_processor_id())
 		foresee(p, t, c, cpu, now);
 }
 
@@ -285,13 +291,15 @@ void BPF_STRUCT_OPS(guest_stopping, struct task_struct *p, bool runnable)
 		return;
 	/* Property changes stop a running task from another CPU: its clock and steal are not exact here. */
 	if (cpu == bpf_get_smp_processor_id()) {
-		u64 now = k_now();
+		u64 now = k_now(), steal_ns = c->seen_steal_ns;
 
 		observe(c, cpu, now, WAS_BUSY);
 		charge(p, t, c, cpu, now);
 		turn_ended(c, now);
-		harvest_left(c, cpu);
+		harvest_left(t, c, cpu, c->seen_steal_ns - steal_ns >= TANDEM_PHASE_MIN_NS);
+		renew_lease(c, p->pid, now);
 	}
+	trace(TRACE_STOPS, p->pid, runnable);
 	t->run_cpu = -1;
 	c->curr_charged_at_ns = 0;
 	c->run_until_ns = 0;
@@ -380,6 +388,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init_task, struct task_struct *p, struct scx_
 	t->left_cpu = -1;
 	t->run_cpu = -1;
 	t->push_to = -1;
+	t->home = -1;
 	t->weight = TANDEM_UNIT;
 	t->class = CLASS_NORMAL;
 	t->charged_ran_ns = k_ran_ns(p);
@@ -400,6 +409,7 @@ void BPF_STRUCT_OPS(guest_disable, struct task_struct *p)
 		return;
 	group_quiescent(t);
 	admission_done(t);
+	end_lease(t, p->pid);
 	if (t->stake)
 		leave(t, k_now());
 }

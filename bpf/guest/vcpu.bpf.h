@@ -154,6 +154,8 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 	c->seen_inactive_ns = 0;
 	c->seen_steal_ns = steal;
 	c->seen_returns = all;
+	if (stolen >= TANDEM_ABSENCE_MIN_NS)
+		trace(TRACE_ABSENT, 0, stolen);
 	if (was == WAS_BUSY) {
 		phase_busy(&c->phase, now, elapsed, stolen, returns, overdue);
 		news = vcap_busy(&c->model, now, elapsed, stolen, returns);
@@ -163,7 +165,7 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 			vcap_called(&c->model);
 			return;
 		}
-		news = vcap_arrive(&c->model, now, stolen);
+		news = vcap_arrive(&c->model, now, sub_floor_u64(elapsed, stolen), stolen);
 	}
 	if (!news)
 		return;

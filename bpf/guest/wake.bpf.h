@@ -4,6 +4,7 @@
 #define TANDEM_GUEST_WAKE_BPF_H
 
 #include "balance.bpf.h"
+#include "dedicate.bpf.h"
 
 /* Places are chosen by cost; otherwise by the kernel's idle selection alone. A loader's setting. */
 const volatile bool bvs_enabled = true;
@@ -22,7 +23,10 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	bool idle = false;
 	s32 cpu;
 
-	if (bvs_enabled && (contended || uneven_cores || nr_banned) && t) {
+	if (dedicate_enabled && t && !k_is_kthread(p)) {
+		cpu = own_vcpu(p, t, prev_cpu);
+		idle = scx_bpf_test_and_clear_cpu_idle(cpu);
+	} else if (bvs_enabled && (contended || uneven_cores || nr_banned) && t) {
 		cpu = cheapest_cpu(p, t, prev_cpu);
 		idle = scx_bpf_test_and_clear_cpu_idle(cpu);
 		if (cpu != prev_cpu) {
@@ -49,7 +53,7 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 			}
 		}
 	}
-	if (!idle && (wake_flags & SCX_WAKE_FORK) && !contended)
+	if (!dedicate_enabled && !idle && (wake_flags & SCX_WAKE_FORK) && !contended)
 		cpu = lightest_cpu(p, cpu);
 	c = cpu_state(cpu);
 	/* Who waits there already would be passed over by a direct insertion, and so would a quota. */
@@ -76,7 +80,7 @@ static __always_inline void announce(struct task_struct *p, struct task_state *t
 		k_kick_preempt(cpu);
 		return;
 	}
-	if (!k_is_pinned(p)) {
+	if (!dedicate_enabled && !k_is_pinned(p)) {
 		/* Somebody idle may take it over; whether that is wise is decided there. */
 		idle = uneven || uneven_cores || nr_banned || nr_llcs > 1 ? helper_for(p, cpu) : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 		if (idle >= 0 && idle != cpu) {
@@ -137,7 +141,7 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 		if (k_allowed(p, t->push_to) && !k_is_pinned(p))
 			cpu = t->push_to;
 		t->push_to = -1;
-	} else if (!(enq_flags & SCX_ENQ_WAKEUP) && queue_cpu(t) == cpu) {
+	} else if (!dedicate_enabled && !(enq_flags & SCX_ENQ_WAKEUP) && queue_cpu(t) == cpu) {
 		cpu = give_away(p, t, c, cpu, now);
 	}
 	c = cpu_state(cpu);

@@ -54,6 +54,8 @@ pub enum Target {
     RatioBelow(f64),
     /// The median ratio is at least this.
     RatioAtLeast(f64),
+    /// The median ratio is at most this.
+    RatioAtMost(f64),
     /// Mean of the arm's samples over mean of the baseline's. For figures with two modes, of which the
     /// median shows only the more frequent one.
     MeanRatioAtLeast(f64),

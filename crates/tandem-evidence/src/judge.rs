@@ -71,6 +71,7 @@ fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str) -> Judgement {
     match claim.target {
         Target::RatioBelow(bound) => met(ratio.is_some_and(|r| r.ci95[1] < bound), ratio_figure("")),
         Target::RatioAtLeast(bound) => met(ratio.is_some_and(|r| r.median >= bound), ratio_figure("")),
+        Target::RatioAtMost(bound) => met(ratio.is_some_and(|r| r.median <= bound), ratio_figure("")),
         Target::MeanRatioAtLeast(bound) => match mean_ratio(metric, &claim.arm, baseline) {
             Some(ratio) => {
                 met(ratio >= bound, format!("ratio of means {ratio:.3}; {}", range(metric, &claim.arm)))
@@ -188,6 +189,7 @@ mod tests {
         for (target, good, bad) in [
             (Target::RatioBelow(1.0), &better, &worse),
             (Target::RatioAtLeast(1.4), &worse, &better),
+            (Target::RatioAtMost(1.4), &better, &worse),
             (Target::MeanRatioAtLeast(1.4), &worse, &better),
             (Target::NotWorseBy(0.03), &better, &worse),
             (at_most, &better, &worse),

@@ -65,6 +65,7 @@ fn target(target: Target) -> String {
     match target {
         Target::RatioBelow(bound) => format!("ratio below {bound}, interval clear of it"),
         Target::RatioAtLeast(bound) => format!("ratio at least {bound}"),
+        Target::RatioAtMost(bound) => format!("ratio at most {bound}"),
         Target::MeanRatioAtLeast(bound) => format!("ratio of means at least {bound}"),
         Target::NotWorseBy(margin) => format!("not worse by more than {} %", margin * 100.0),
         Target::NotWorseThanRivalsBy(margin) => {

@@ -60,6 +60,30 @@ pub enum GuestError {
     /// The statistics server could not start.
     #[error("cannot serve statistics: {0:#}")]
     Stats(anyhow::Error),
+    /// Nobody answers on the socket.
+    #[error("no guest scheduler is running (nobody answers on /var/run/scx/root/stats): start one with tandem guest")]
+    NotRunning,
+    /// The running scheduler objects.
+    #[error("{0:#}")]
+    Park(anyhow::Error),
+    /// It would go on for ever.
+    #[error("the kernel asked for a new load {0} times: giving up")]
+    Restarts(u32),
+    /// The length of a trace is missing or wrong.
+    #[error("request to trace: expected ms from 0 to {0}")]
+    TraceRequest(u64),
+    /// A trace cannot be written.
+    #[error("writing the trace: {0}")]
+    Trace(std::io::Error),
+    /// Neither park nor unpark.
+    #[error("request {0:?}: expected park or unpark")]
+    ParkRequest(String),
+    /// No such vCPU.
+    #[error("vCPU {0} is not online: nothing was changed")]
+    NoVcpu(usize),
+    /// The last one cannot go.
+    #[error("vCPU {0} is the last one in use: nothing was changed")]
+    LastVcpu(usize),
     /// The metrics cannot be served.
     #[error("cannot serve metrics on {addr}: {reason}; choose another address")]
     Metrics {

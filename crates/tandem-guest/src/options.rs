@@ -51,6 +51,10 @@ pub struct GuestOptions {
     pub place_by_cost: bool,
     /// Leave stragglers and spare vCPUs of a stack without work.
     pub ban: bool,
+    /// Every thread has a vCPU of its own, while they last.
+    pub dedicate: bool,
+    /// Unload the scheduler while it does not help.
+    pub gate: bool,
     /// Print libbpf's messages too.
     pub debug: bool,
     /// Serve OpenMetrics over HTTP on this address.
@@ -75,6 +79,8 @@ impl Default for GuestOptions {
             harvest: Harvest::Off,
             place_by_cost: true,
             ban: false,
+            dedicate: false,
+            gate: false,
             debug: false,
             metrics: None,
             live_check: None,

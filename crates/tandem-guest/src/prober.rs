@@ -68,7 +68,7 @@ impl Prober {
             }
             let age = fact.age_ms.map_or(Duration::MAX, |age| Duration::from_nanos((age * 1e6) as u64));
             // A vCPU with work of its own is measured by that.
-            if fact.online && age >= probe.interval && now >= probe.due {
+            if fact.online && !is_left_alone(fact) && age >= probe.interval && now >= probe.due {
                 due.push((probe.due, cpu));
             }
         }
@@ -109,6 +109,11 @@ impl Drop for Prober {
             }
         }
     }
+}
+
+/// Parked ones and spares of a stack stay empty, also of probes. A straggler is probed: it may recover.
+fn is_left_alone(fact: &VcpuFacts) -> bool {
+    fact.bans & (intf::TANDEM_BAN_PARKED | intf::TANDEM_BAN_STACKED) != 0
 }
 
 /// A little more than one window of measurement (`vcap_window_ns` in `policy/vcap.h`).

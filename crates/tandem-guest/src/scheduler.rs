@@ -3,15 +3,17 @@
 use crate::bpf::{intf, BpfSkel, BpfSkelBuilder};
 use crate::budget::Budget;
 use crate::domains::Domains;
+use crate::gate::{self, Gate};
 use crate::metrics::Exporter;
 use crate::model::{self, GroupFacts, VcpuFacts};
 use crate::options::{Fault, GuestOptions, Harvest};
+use crate::park::Parking;
 use crate::prober::Prober;
-use crate::stats::{self, GuestStats};
+use crate::server::{self, Answer, Ask, Server};
+use crate::stats::GuestStats;
 use crate::topology::TopologyKeeper;
 use crate::{live, preflight, sys, GuestError};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
-use scx_stats::prelude::*;
 use scx_utils::{scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report, UserExitInfo};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -19,6 +21,9 @@ use std::time::{Duration, Instant};
 
 /// How often the daemon looks at estimates and at the scheduler's state.
 const STEP: Duration = Duration::from_millis(400);
+
+/// How often it is looked whether to end, while nothing is loaded.
+const STAND_BY_STEP: Duration = Duration::from_millis(200);
 
 /// Where the topology is remembered.
 const TOPOLOGY_FILE: &str = "/run/tandem/topology.json";
@@ -28,18 +33,68 @@ const VERIFIER_STATISTICS: u32 = 4;
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+enum Outcome {
     /// By request: the scheduler is unloaded.
     Stopped,
     /// The set of CPUs changed in a way that needs a new load.
     Restart,
+    /// It does not help at the moment.
+    SteppedBack,
+}
+
+/// A machine whose CPUs come and go without end must not keep us reloading.
+const MOST_RESTARTS: u32 = 16;
+
+/// Loads the scheduler and runs until asked to stop, or until the kernel throws it out; loads it anew when the set of
+/// CPUs has changed, and unloads it while it does not help if that is wanted.
+///
+/// # Errors
+/// An obstacle found before loading, a refusal by the kernel, or the reason of an ejection.
+pub fn serve(options: &GuestOptions) -> Result<(), GuestError> {
+    let mut gate = options.gate.then(Gate::new);
+    let mut restarts = 0;
+    loop {
+        match run(options, &mut gate)? {
+            Outcome::Stopped => return Ok(()),
+            Outcome::Restart if restarts == MOST_RESTARTS => return Err(GuestError::Restarts(restarts)),
+            Outcome::Restart => {
+                restarts += 1;
+                log::info!("the set of CPUs changed: loading again");
+            }
+            Outcome::SteppedBack => {
+                if let Some(gate) = &mut gate {
+                    stand_by(gate);
+                }
+            }
+        }
+        if sys::termination_requested() {
+            return Ok(());
+        }
+    }
+}
+
+/// Unloaded: waits until there is something to gain again, or until asked to stop.
+fn stand_by(gate: &mut Gate) {
+    gate.forget();
+    let mut next = Instant::now();
+    while gate.steps_back() && !sys::termination_requested() {
+        if Instant::now() >= next {
+            next += gate::WINDOW;
+            match gate::read() {
+                Some(sums) => gate.window(sums),
+                None => return,
+            };
+        }
+        std::thread::sleep(STAND_BY_STEP);
+    }
+    gate.forget();
 }
 
 /// Loads the scheduler and runs until asked to stop or until the kernel throws it out.
 ///
 /// # Errors
 /// An obstacle found before loading, a refusal by the kernel, or the reason of an ejection.
-pub fn run(options: &GuestOptions) -> Result<Outcome, GuestError> {
+fn run(options: &GuestOptions, gate: &mut Option<Gate>) -> Result<Outcome, GuestError> {
     let paths = preflight::SystemPaths::default();
     preflight::check(&paths, sys::is_root(), preflight::CgroupSupport::of_kernel, options.ignore_cgroups)?;
     let level = if options.debug { libbpf_rs::PrintLevel::Debug } else { libbpf_rs::PrintLevel::Warn };
@@ -49,12 +104,18 @@ pub fn run(options: &GuestOptions) -> Result<Outcome, GuestError> {
     let mut running = Running::start(options, &mut storage)?;
     let result = match options.live_check {
         Some(length) => running.check_live(length),
-        None => running.supervise(options),
+        None => running.supervise(options, gate),
     };
     let info = running.stop();
     result?;
     let info = info?;
-    Ok(if info.should_restart() { Outcome::Restart } else { Outcome::Stopped })
+    Ok(if info.should_restart() {
+        Outcome::Restart
+    } else if gate.as_ref().is_some_and(Gate::steps_back) {
+        Outcome::SteppedBack
+    } else {
+        Outcome::Stopped
+    })
 }
 
 struct Running<'a> {
@@ -63,7 +124,9 @@ struct Running<'a> {
     nr_cpus: usize,
     prober: Option<Prober>,
     topology: Option<TopologyKeeper>,
-    server: StatsServer<(), GuestStats>,
+    server: Server,
+    parking: Parking,
+    trace_until: Option<Instant>,
     exporter: Option<Exporter>,
 }
 
@@ -83,13 +146,23 @@ impl<'a> Running<'a> {
             prober = Some(Prober::start(nr_cpus, &online, Arc::clone(&budget))?);
             topology = Some(TopologyKeeper::start(nr_cpus, TOPOLOGY_FILE.into(), budget)?);
         }
-        let server = StatsServer::new(stats::server_data()).launch().map_err(GuestError::Stats)?;
+        let server = server::start()?;
         log::info!(
             "tandem guest scheduler loaded on {} of {nr_cpus} possible CPUs, steal from {}",
             online.len(),
             if sys::kvm_steal_time() { "the KVM steal time page" } else { "the kernel's accounting" }
         );
-        Ok(Self { skel, link: Some(link), nr_cpus, prober, topology, server, exporter })
+        Ok(Self {
+            skel,
+            link: Some(link),
+            nr_cpus,
+            prober,
+            topology,
+            server,
+            parking: Parking::default(),
+            trace_until: None,
+            exporter,
+        })
     }
 
     fn facts(&self) -> Result<Vec<VcpuFacts>, GuestError> {
@@ -109,18 +182,24 @@ impl<'a> Running<'a> {
         uei_exited!(&self.skel, uei)
     }
 
-    fn supervise(&mut self, options: &GuestOptions) -> Result<(), GuestError> {
+    fn supervise(&mut self, options: &GuestOptions, gate: &mut Option<Gate>) -> Result<(), GuestError> {
         let (replies, requests) = self.server.channels();
         let mut reported = GuestStats::default();
         let mut next_report = options.stats_interval.map(|interval| Instant::now() + interval);
         let mut next_step = Instant::now();
+        // What loading itself takes is in no window.
+        let mut next_window = Instant::now() + gate::WINDOW;
         while !sys::termination_requested() && !self.exited() {
             // A request for statistics is answered at once; otherwise this is the pause between steps.
             match requests.recv_timeout(next_step.saturating_duration_since(Instant::now())) {
-                Ok(()) => {
-                    let totals = self.totals(&self.facts()?);
+                Ok(ask) => {
+                    let answer = match ask {
+                        Ask::Stats => Answer::Stats(Box::new(self.totals(&self.facts()?))),
+                        Ask::Park(order) => Answer::Park(self.parking.order(&self.skel, &order)),
+                        Ask::Trace(length) => Answer::Trace(self.trace(length)),
+                    };
                     // The client may have gone; nothing is lost by that.
-                    let _ = replies.send(totals);
+                    let _ = replies.send(answer);
                     continue;
                 }
                 Err(_) if Instant::now() < next_step => std::thread::sleep(next_step - Instant::now()),
@@ -128,9 +207,22 @@ impl<'a> Running<'a> {
             }
             let now = Instant::now();
             next_step = now + STEP;
+            // Whoever asked for a trace may be gone.
+            if self.trace_until.is_some_and(|end| now >= end) {
+                self.trace(Duration::ZERO);
+            }
             if let Some(domains) = self.topology.as_ref().and_then(TopologyKeeper::news) {
                 log::info!("{}", domains.in_words());
                 domains.install(&mut self.skel)?;
+            }
+            if let Some(gate) = gate.as_mut().filter(|_| now >= next_window) {
+                next_window = now + gate::WINDOW;
+                if let Some(sums) = gate::read() {
+                    gate.window(sums);
+                }
+                if gate.steps_back() {
+                    return Ok(());
+                }
             }
             let facts = self.facts()?;
             if let Some(prober) = &mut self.prober {
@@ -152,6 +244,14 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
+    /// Lets the scheduler record what it does until a time. Returns how many records were lost since the last order.
+    fn trace(&mut self, length: Duration) -> u64 {
+        self.trace_until = (!length.is_zero()).then(|| Instant::now() + length);
+        let Some(bss) = self.skel.maps.bss_data.as_mut() else { return 0 };
+        bss.tracing = u32::from(self.trace_until.is_some());
+        std::mem::take(&mut bss.nr_untraced)
+    }
+
     /// Prints how often the scheduler's belief about the last CPU was right.
     fn check_live(&mut self, length: Duration) -> Result<(), GuestError> {
         let online = model::kernel_cpu_list("online")?;
@@ -166,6 +266,7 @@ impl<'a> Running<'a> {
         self.prober = None;
         self.topology = None;
         self.link = None;
+        self.parking.end();
         uei_report!(&self.skel, uei).map_err(GuestError::Ejected)
     }
 }
@@ -196,6 +297,7 @@ fn load<'a>(
         };
         rodata.bvs_enabled = options.place_by_cost;
         rodata.rwc_enabled = options.ban;
+        rodata.dedicate_enabled = options.dedicate;
         rodata.fault = match options.fault {
             Fault::None => intf::fault_FAULT_NONE,
             Fault::Stall => intf::fault_FAULT_STALL,

@@ -2,7 +2,6 @@
 
 use crate::bpf::intf;
 use crate::model::{GroupFacts, VcpuFacts};
-use scx_stats::prelude::*;
 use scx_stats_derive::Stats;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -182,6 +181,9 @@ pub struct GuestStats {
     /// Counter, see `desc`.
     #[stat(desc = "best-effort work interrupted for normal work on the same hardware thread")]
     pub held: u64,
+    /// Counter, see `desc`.
+    #[stat(desc = "threads that were given a vCPU of their own")]
+    pub leases: u64,
     /// What there is now, not since when.
     #[stat(desc = "runnable tasks and groups at this moment")]
     pub now: Moment,
@@ -259,6 +261,7 @@ impl GuestStats {
             stragglers: sum(intf::counter_CNT_STRAGGLERS),
             evicted: sum(intf::counter_CNT_EVICTED),
             held: sum(intf::counter_CNT_HELD),
+            leases: sum(intf::counter_CNT_LEASES),
             now: Moment {
                 tasks: facts.iter().map(|f| f.tasks).sum(),
                 weight: facts.iter().map(|f| f.weight).sum(),
@@ -326,6 +329,7 @@ impl GuestStats {
             stragglers: self.stragglers.saturating_sub(earlier.stragglers),
             evicted: self.evicted.saturating_sub(earlier.evicted),
             held: self.held.saturating_sub(earlier.held),
+            leases: self.leases.saturating_sub(earlier.leases),
             now: self.now.clone(),
             vcpus: self.vcpus.iter().map(|(cpu, v)| (*cpu, v.since(earlier.vcpus.get(cpu)))).collect(),
         }
@@ -345,9 +349,9 @@ impl GuestStats {
         )?;
         writeln!(
             out,
-            "  left in time {} (called {} abandoned {} taken back {}, {:.1} ms gained; caught {})  stragglers {} evicted {} held {}",
+            "  left in time {} (called {} abandoned {} taken back {}, {:.1} ms gained; caught {})  stragglers {} evicted {} held {}  leases {}",
             self.harvested, self.foreseen, self.abandoned, self.taken_back, self.harvested_us as f64 / 1e3, self.caught,
-            self.stragglers, self.evicted, self.held
+            self.stragglers, self.evicted, self.held, self.leases
         )?;
         let now = &self.now;
         writeln!(
@@ -382,27 +386,6 @@ impl GuestStats {
         }
         Ok(())
     }
-}
-
-/// The statistics that a running scheduler serves over scx_stats.
-pub(crate) fn server_data() -> StatsServerData<(), GuestStats> {
-    let open: Box<dyn StatsOpener<(), GuestStats>> = Box::new(move |(requests, replies)| {
-        requests.send(())?;
-        let mut previous = replies.recv()?;
-        let read: Box<dyn StatsReader<(), GuestStats>> = Box::new(move |_args, (requests, replies)| {
-            requests.send(())?;
-            let now = replies.recv()?;
-            let delta = now.since(&previous);
-            previous = now;
-            delta.to_json()
-        });
-        Ok(read)
-    });
-    StatsServerData::new()
-        .add_meta(GuestStats::meta())
-        .add_meta(VcpuStats::meta())
-        .add_meta(Moment::meta())
-        .add_ops("top", StatsOps { open, close: None })
 }
 
 /// Prints the statistics of a running scheduler at an interval until `stop` says so.

@@ -139,9 +139,9 @@ pub mod safe {
         unsafe { super::vcap_busy(model, now_ns, elapsed_ns, stolen_ns, returns) }
     }
 
-    pub fn vcap_arrive(model: &mut vcpu_model, now_ns: u64, waited_ns: u64) -> u32 {
+    pub fn vcap_arrive(model: &mut vcpu_model, now_ns: u64, idle_ns: u64, waited_ns: u64) -> u32 {
         // SAFETY: as above.
-        unsafe { super::vcap_arrive(model, now_ns, waited_ns) }
+        unsafe { super::vcap_arrive(model, now_ns, idle_ns, waited_ns) }
     }
 
     pub fn vcap_fresh(model: &vcpu_model, now_ns: u64) -> bool {

@@ -13,6 +13,8 @@ pub use ffi::{
 
 /// Fixed point of shares: 1024 is one whole pCPU.
 pub const SCALE: u32 = ffi::TANDEM_SCALE;
+/// A vCPU with a smaller share counts as contended, 0 to [`SCALE`].
+pub const CONTENDED_SHARE: u32 = ffi::TANDEM_CONTENDED_SHARE;
 /// Length of a window of measurement, nanoseconds.
 pub const WINDOW_NS: u64 = ffi::TANDEM_WINDOW_NS as u64;
 

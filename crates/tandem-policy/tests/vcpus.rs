@@ -50,10 +50,11 @@ fn estimate(host: &Host, busy_ns: u64, seed: u64) -> (f64, f64) {
     let (mut model, mut state, mut now) = (vcpu_model::default(), seed, 0);
     let (mut sum, mut samples, mut waits, mut demand) = (0.0, 0u32, 0, 0);
     for _ in 0..4000 {
-        now += 3 * MS + random(&mut state) % (40 * MS);
+        let idle = 3 * MS + random(&mut state) % (40 * MS);
+        now += idle;
         let served = host.served_at(now);
         let before = model.samples;
-        vcap_arrive(&mut model, served, served - now);
+        vcap_arrive(&mut model, served, idle, served - now);
         waits += served - now;
         demand += served - now + busy_ns;
         now = host.busy(&mut model, served, busy_ns);
@@ -111,7 +112,7 @@ fn a_vcpu_with_a_quota_is_there_at_once_while_it_works_little() {
     // Woken for a moment now and then it never waits.
     for _ in 0..40 {
         now += 20 * MS;
-        vcap_arrive(&mut model, now, 0);
+        vcap_arrive(&mut model, now, 20 * MS, 0);
     }
     assert!(vcap_wait_ns(&model, now) < MS, "{}", vcap_wait_ns(&model, now));
     // That is forgotten.
@@ -124,9 +125,10 @@ fn who_wakes_a_vcpu_at_random_waits_as_the_model_says() {
     let (mut model, mut state, mut now) = (vcpu_model::default(), 3, 0);
     let (mut sum, mut seen) = (0, 0);
     for _ in 0..4000 {
-        now += 3 * MS + random(&mut state) % (48 * MS);
+        let idle = 3 * MS + random(&mut state) % (48 * MS);
+        now += idle;
         let served = host.served_at(now);
-        vcap_arrive(&mut model, served, served - now);
+        vcap_arrive(&mut model, served, idle, served - now);
         now = served;
         sum += vcap_wait_ns(&model, now);
         seen += 1;
@@ -137,6 +139,29 @@ fn who_wakes_a_vcpu_at_random_waits_as_the_model_says() {
 }
 
 #[test]
+fn wake_ups_in_bunches_do_not_make_a_wait_look_short() {
+    let host = Host { on: 8 * MS, off: 8 * MS };
+    let (mut model, mut state, mut now) = (vcpu_model::default(), 5, 0);
+    let (mut sum, mut by_count, mut seen) = (0, 0, 0);
+    for _ in 0..2000 {
+        // Each that comes at random is followed by seven more, a tenth of a millisecond apart.
+        for follower in 0..8 {
+            let idle = if follower == 0 { 20 * MS + random(&mut state) % (32 * MS) } else { MS / 10 };
+            now += idle;
+            let served = host.served_at(now);
+            vcap_arrive(&mut model, served, idle, served - now);
+            by_count += served - now;
+            now = served;
+            sum += vcap_wait_ns(&model, now);
+            seen += 1;
+        }
+    }
+    // Every second one waits, four milliseconds on average.
+    assert!((sum / seen).abs_diff(2 * MS) < MS * 4 / 10, "{}", sum / seen);
+    assert!(by_count / seen < MS, "the control must be wrong: {}", by_count / seen);
+}
+
+#[test]
 fn a_few_late_wake_ups_are_no_news() {
     let mut model = vcpu_model::default();
     let (mut now, mut sampled) = (0, 0);
@@ -144,7 +169,7 @@ fn a_few_late_wake_ups_are_no_news() {
         now += 10 * MS;
         // At first all are served at once, later three of four are not.
         let late = wake_up >= 32 && wake_up % 4 != 0;
-        let news = vcap_arrive(&mut model, now, if late { MS } else { 0 });
+        let news = vcap_arrive(&mut model, now, 10 * MS, if late { MS } else { 0 });
         assert_eq!(news & 2, 0);
         sampled += news & 1;
     }
@@ -318,7 +343,7 @@ proptest! {
             if busy {
                 vcap_busy(&mut model, now, elapsed % (1 << 40), stolen % (1 << 40), elapsed as u32);
             } else {
-                vcap_arrive(&mut model, now, stolen % (1 << 40));
+                vcap_arrive(&mut model, now, elapsed % (1 << 40), stolen % (1 << 40));
             }
             prop_assert!(model.share <= SCALE);
         }

@@ -31,11 +31,12 @@ void sim_set_up(u32 cpu_ids, bool page, u64 request_ns, bool timers, u64 watchdo
 	uneven_cores = uneven_rings;
 }
 
-void sim_set_techniques(u32 harvest, bool bvs, bool rwc)
+void sim_set_techniques(u32 harvest, bool bvs, bool rwc, bool dedicate)
 {
 	*(volatile u32 *)&harvest_mode = harvest;
 	*(volatile bool *)&bvs_enabled = bvs;
 	*(volatile bool *)&rwc_enabled = rwc;
+	*(volatile bool *)&dedicate_enabled = dedicate;
 }
 
 /* Sum of a counter over all CPUs. */

@@ -208,6 +208,42 @@ fn a_straggler_is_left_to_best_effort_work() {
     assert!(banned > 1.5 * control, "{banned} rounds per second, {control} without");
 }
 
+/// How often per second tasks change vCPUs in a guest of four on two pCPUs.
+fn moves(instances: u32, dedicate: bool) -> f64 {
+    let text = format!(
+        r#"
+name = "dedicate"
+duration_s = 6.0
+warmup_s = 1.0
+[hardware]
+cores = 2
+[[vm]]
+name = "a"
+vcpus = 4
+kernel = {{ scheduler = "tandem", dedicate = {dedicate} }}
+[[workload]]
+name = "w"
+in = "a"
+text = '{{"tasks": {{"worker": {{"instance": {instances}, "loop": -1, "run": 900, "sleep": 700}}}}}}'
+[[metric]]
+name = "moves"
+workload = "w"
+of = "worker"
+what = "migrations"
+"#
+    );
+    let scenario = Scenario::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
+    (1..=3).map(|seed| run(&scenario, seed)).sum::<f64>() / 3.0
+}
+
+#[test]
+fn a_thread_keeps_its_own_vcpu() {
+    let (control, own, shared) = (moves(4, false), moves(4, true), moves(7, true));
+    assert!(control > 20.0, "without it threads go where it is idle: {control} moves per second");
+    assert!(own < 1.0, "{own} moves per second with a vCPU for each");
+    assert!(shared > own, "with more threads than vCPUs the others go where there is least: {shared}");
+}
+
 fn with_fault(fault: Fault) -> String {
     let hardware = Hardware { cores: 1, ..Hardware::default() };
     let mut m = host(hardware.clone(), Costs::default(), &KernelSpec::recent(), 1);

@@ -1,16 +1,27 @@
 //! `tandem guest`: the scheduler for the inside of a VM.
 
-use anyhow::bail;
-use clap::{Args, ValueEnum};
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use tandem_guest::{Fault, GuestOptions, Harvest, Outcome};
+use tandem_guest::observe::{Observation, Probed};
+use tandem_guest::park::{self, ParkOrder};
+use tandem_guest::{parse_cpu_list, trace, Fault, GuestOptions, Harvest};
+use tandem_probe::threads::Threads;
+use tandem_probe::{share, sys, vtop};
 
 /// Load the vCPU-aware scheduler and run until interrupted.
 ///
 /// The kernel returns to its own scheduler when this process ends, however it ends.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct GuestCmd {
+    #[command(subcommand)]
+    action: Option<Action>,
+
     /// Print statistics every SEC seconds
     #[arg(long, value_name = "SEC", value_parser = seconds)]
     stats: Option<Duration>,
@@ -59,9 +70,21 @@ pub struct GuestCmd {
     #[arg(long)]
     rwc: bool,
 
+    /// Give every thread a vCPU of its own while they last; no balancing. For VMs with many more vCPUs than pCPUs
+    #[arg(long, conflicts_with = "ivh")]
+    dedicate: bool,
+
+    /// Return to the kernel's scheduler while this one does not help: where nothing is stolen, or where trials show it
+    #[arg(long)]
+    gate: bool,
+
     /// Print what the loaded sched_ext scheduler costs, since it was loaded or over the next SEC seconds (JSON; needs kernel.bpf_stats_enabled); load nothing
     #[arg(long, value_name = "SEC", num_args = 0..=1, default_missing_value = "0", value_parser = cost_seconds, conflicts_with_all = ["stats", "monitor"])]
     cost: Option<Duration>,
+
+    /// Probe for SEC seconds, say what would be done with each vCPU, and load nothing
+    #[arg(long, value_name = "SEC", num_args = 0..=1, default_missing_value = "1", value_parser = seconds, conflicts_with_all = ["stats", "monitor", "cost"])]
+    observe: Option<Duration>,
 
     /// Log more; twice: everything, with libbpf's own messages
     #[arg(short, long, action = clap::ArgAction::Count)]
@@ -78,6 +101,32 @@ pub struct GuestCmd {
     /// Misbehave on purpose towards tasks named "tandem-fault" (tests of the way out)
     #[arg(long, value_enum, hide = true, default_value_t = FaultArg::None)]
     inject: FaultArg,
+}
+
+/// What is to be done with a scheduler that runs already.
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Take vCPUs out of use: tasks and interrupts go elsewhere, nobody comes anew
+    Park {
+        /// Their numbers, e.g. 2-3,7
+        #[arg(value_name = "CPUS")]
+        cpus: String,
+    },
+    /// Take parked vCPUs back into use
+    Unpark {
+        /// Their numbers, e.g. 2-3,7
+        #[arg(value_name = "CPUS")]
+        cpus: String,
+    },
+    /// Record what the running scheduler decides, for ui.perfetto.dev
+    Trace {
+        /// For how long, in seconds
+        #[arg(long, value_name = "SEC", default_value = "2", value_parser = seconds)]
+        secs: Duration,
+        /// Where to write it
+        #[arg(short, long, value_name = "FILE", default_value = "tandem-trace.json")]
+        output: PathBuf,
+    },
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -119,12 +168,43 @@ fn cost_seconds(text: &str) -> Result<Duration, String> {
     seconds(text)
 }
 
+impl Action {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let (cpus, park) = match self {
+            Action::Park { cpus } => (cpus, true),
+            Action::Unpark { cpus } => (cpus, false),
+            Action::Trace { secs, output } => {
+                let file = File::create(&output).with_context(|| format!("creating {}", output.display()))?;
+                let recorded =
+                    trace::record(secs, BufWriter::new(file), tandem_guest::termination_requested)?;
+                println!(
+                    "{} events in {} ({} dropped): open it in ui.perfetto.dev",
+                    recorded.events,
+                    output.display(),
+                    recorded.dropped
+                );
+                return Ok(ExitCode::SUCCESS);
+            }
+        };
+        let order = ParkOrder { cpus: parse_cpu_list(&cpus, "the command line")?, park };
+        println!("{}", park::request(&order)?);
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
 impl GuestCmd {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         tandem_guest::catch_termination();
+        if let Some(action) = self.action {
+            return action.run();
+        }
         if let Some(interval) = self.monitor {
             tandem_guest::stats::monitor(interval, tandem_guest::termination_requested)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(length) = self.observe {
+            println!("{}", observe(length)?);
             return Ok(ExitCode::SUCCESS);
         }
         if let Some(over) = self.cost {
@@ -147,6 +227,8 @@ impl GuestCmd {
             },
             place_by_cost: !self.no_bvs,
             ban: self.rwc,
+            dedicate: self.dedicate,
+            gate: self.gate,
             metrics: self.metrics,
             debug: self.verbose > 1,
             live_check: self.check_live,
@@ -156,13 +238,25 @@ impl GuestCmd {
                 FaultArg::Error => Fault::Error,
             },
         };
-        // Bounded: a machine whose CPUs come and go without end must not keep us reloading.
-        for _ in 0..16 {
-            match tandem_guest::run(&options)? {
-                Outcome::Stopped => return Ok(ExitCode::SUCCESS),
-                Outcome::Restart => log::info!("the set of CPUs changed: loading again"),
-            }
-        }
-        bail!("the kernel asked for a new load 16 times in a row: giving up")
+        tandem_guest::serve(&options)?;
+        Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Probes all vCPUs that may be used.
+fn observe(length: Duration) -> anyhow::Result<Observation> {
+    let cpus = sys::usable_cpus().context("which CPUs may be used")?;
+    let samples = share::sample(&cpus, length, sys::Policy::BestEffort).context("measuring shares")?;
+    let vcpus: Vec<Probed> = samples
+        .iter()
+        .map(|s| Probed { cpu: s.cpu, share: s.share(), absence_ms: s.absences.mean_ns / 1e6 })
+        .collect();
+    let mut stacks = Vec::new();
+    if cpus.len() > 1 {
+        let mut threads = Threads::on(&cpus).context("measuring the topology")?;
+        let (topology, _) =
+            vtop::full(&mut threads, length.as_nanos() as u64).context("measuring the topology")?;
+        stacks.extend(topology.stacked().cloned());
+    }
+    Ok(tandem_guest::observe::observe(&vcpus, &stacks))
 }

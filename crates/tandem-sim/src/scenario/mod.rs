@@ -197,6 +197,8 @@ pub struct Kernel {
     pub bvs: bool,
     /// `tandem`: stragglers and spare vCPUs of a stack are left without work (`--rwc`).
     pub rwc: bool,
+    /// `tandem`: every thread has a vCPU of its own, while they last (`--dedicate`).
+    pub dedicate: bool,
 }
 
 impl Default for Kernel {
@@ -215,6 +217,7 @@ impl Default for Kernel {
             ivh: Ivh::Off,
             bvs: true,
             rwc: false,
+            dedicate: false,
         }
     }
 }

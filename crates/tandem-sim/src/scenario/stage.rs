@@ -102,8 +102,8 @@ impl Scenario {
             let world = machine.add_guest(&vm.name, &spec, layout.clone(), &pins, &groups);
             if spec.policy {
                 let settings = self.as_probed(layout, &pins);
-                let Kernel { slice_timers, ivh, bvs, rwc, .. } = vm.kernel;
-                let techniques = Techniques { ivh, bvs, rwc };
+                let Kernel { slice_timers, ivh, bvs, rwc, dedicate, .. } = vm.kernel;
+                let techniques = Techniques { ivh, bvs, rwc, dedicate };
                 machine.attach(world, &Settings { slice_timers, techniques, ..settings })?;
                 if vm.kernel.probes {
                     add_probers(&mut machine, world, seed);

@@ -72,7 +72,7 @@ extern "C" fn bpf_map_lookup_elem(map: *const c_void, key: *const c_void) -> *mu
     let found = match map.shape.kind {
         Kind::Array | Kind::PerCpuArray => map.cell(index(key), here),
         Kind::Hash => map.find(bytes(key, map.shape.key_size)),
-        Kind::Queue | Kind::TaskStorage => None,
+        Kind::Queue | Kind::TaskStorage | Kind::Ring => None,
     };
     found.map_or(null(), <*mut u64>::cast)
 }
@@ -262,6 +262,15 @@ extern "C" fn bpf_timer_start(timer: *mut c_void, ns: u64, _flags: u64) -> i64 {
         at: kernel.now + ns,
         cpu: kernel.here,
     });
+    0
+}
+
+extern "C" fn bpf_ringbuf_output(
+    _map: *const c_void,
+    _record: *const c_void,
+    _size: u64,
+    _flags: u64,
+) -> i64 {
     0
 }
 
@@ -572,6 +581,7 @@ supply!(
     bpf_task_release,
     bpf_task_storage_delete,
     bpf_task_storage_get,
+    bpf_ringbuf_output,
     bpf_timer_cancel,
     bpf_timer_init,
     bpf_timer_set_callback,

@@ -10,6 +10,8 @@ pub(super) enum Kind {
     Hash,
     Queue,
     TaskStorage,
+    /// Records for whoever traces; nobody does.
+    Ring,
 }
 
 impl Kind {
@@ -20,6 +22,7 @@ impl Kind {
             2 => Some(Self::Array),
             6 => Some(Self::PerCpuArray),
             22 => Some(Self::Queue),
+            27 => Some(Self::Ring),
             29 => Some(Self::TaskStorage),
             _ => None,
         }

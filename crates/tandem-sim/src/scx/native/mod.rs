@@ -78,11 +78,13 @@ pub struct Techniques {
     pub bvs: bool,
     /// Stragglers and spare vCPUs of a stack are left without work.
     pub rwc: bool,
+    /// Every thread has a vCPU of its own, while they last.
+    pub dedicate: bool,
 }
 
 impl Default for Techniques {
     fn default() -> Self {
-        Self { ivh: Ivh::Off, bvs: true, rwc: false }
+        Self { ivh: Ivh::Off, bvs: true, rwc: false, dedicate: false }
     }
 }
 
@@ -344,9 +346,9 @@ impl Policy {
         });
         // SAFETY: the type is that in native/guest.c.
         let set_techniques =
-            unsafe { function::<extern "C" fn(u32, bool, bool)>(&self.image, "sim_set_techniques")? };
-        let Techniques { ivh, bvs, rwc } = settings.techniques;
-        self.with(0, |_| set_techniques(ivh as u32, bvs, rwc));
+            unsafe { function::<extern "C" fn(u32, bool, bool, bool)>(&self.image, "sim_set_techniques")? };
+        let Techniques { ivh, bvs, rwc, dedicate } = settings.techniques;
+        self.with(0, |_| set_techniques(ivh as u32, bvs, rwc, dedicate));
         let init = self.ops[Op::Init as usize];
         if init != 0 {
             // SAFETY: that is the type of the operation.

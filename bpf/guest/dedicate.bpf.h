@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * One vCPU per thread (policy/dedicate.h): the lease of each vCPU, and where a
+ * thread goes that wakes up. Nothing is pulled, evened out or moved in this
+ * mode; kernel threads, which belong to no application, are placed as ever.
+ */
+#ifndef TANDEM_GUEST_DEDICATE_BPF_H
+#define TANDEM_GUEST_DEDICATE_BPF_H
+
+#include "ban.bpf.h"
+
+/* Every thread has a vCPU of its own, while they last. A loader's setting. */
+const volatile bool dedicate_enabled = false;
+
+/* Is `cpu` the own vCPU of the thread `pid`? */
+static __always_inline bool owns(const struct cpu_state *c, s32 pid)
+{
+	return c->owner_pid == pid;
+}
+
+static __always_inline void renew_lease(struct cpu_state *c, s32 pid, u64 now)
+{
+	if (dedicate_enabled && owns(c, pid))
+		c->owner_seen_ns = now;
+}
+
+/* The thread ends, or leaves the scheduler. */
+static __always_inline void end_lease(struct task_state *t, s32 pid)
+{
+	struct cpu_state *c = t->home >= 0 ? cpu_state(t->home) : NULL;
+
+	if (c)
+		__sync_val_compare_and_swap(&c->owner_pid, pid, 0);
+	t->home = -1;
+}
+
+/* Takes the lease of a vCPU that is free. Whoever exchanges the owner has it. */
+static __always_inline bool take_lease(struct cpu_state *c, s32 pid, u64 now)
+{
+	s32 owner = c->owner_pid;
+
+	if (!lease_over(owner, c->owner_seen_ns, owner && c->curr_pid == owner && !is_idle(c), now))
+		return false;
+	if (__sync_val_compare_and_swap(&c->owner_pid, owner, pid) != owner)
+		return false;
+	c->owner_seen_ns = now;
+	return true;
+}
+
+/* Where p goes: to its own vCPU, else to one that is free, else to the one with the fewest tasks. */
+static __noinline s32 own_vcpu(struct task_struct *p, struct task_state *t, s32 prev_cpu)
+{
+	struct cpu_state *c;
+	u32 fewest = ~0U, i;
+	u64 now = k_now();
+	s32 to = prev_cpu;
+
+	if (!p || !t)
+		return prev_cpu;
+	c = t->home >= 0 ? cpu_state(t->home) : NULL;
+	if (c && owns(c, p->pid) && c->online && !c->bans && k_allowed(p, t->home))
+		return t->home;
+	end_lease(t, p->pid);
+	bpf_for(i, 0, nr_cpu_ids) {
+		u32 cpu = (u32)prev_cpu + i;
+
+		if (cpu >= nr_cpu_ids)
+			cpu -= nr_cpu_ids;
+		c = cpu_state(cpu);
+		if (!c || !c->online || c->bans || !k_allowed(p, cpu))
+			continue;
+		if (take_lease(c, p->pid, now)) {
+			t->home = cpu;
+			count(c, CNT_LEASES);
+			return cpu;
+		}
+		if (c->tasks[1] < fewest) {
+			fewest = c->tasks[1];
+			to = cpu;
+		}
+	}
+	return to;
+}
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * vCPUs taken out of use, and back, at the operator's word (balloons of vCPUs
+ * without hotplug). The daemon says which; the ban does the rest: who runs
+ * there leaves at once, who waits there is sent away, nobody comes anew. What
+ * may run nowhere else stays, and is told.
+ */
+#ifndef TANDEM_GUEST_PARK_BPF_H
+#define TANDEM_GUEST_PARK_BPF_H
+
+#include "ban.bpf.h"
+
+/* How many vCPUs besides `cpu` could go on. */
+COLD u32 others_in_use(u32 cpu)
+{
+	u32 others = 0, i;
+
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+
+		if (c && i != cpu && c->online && !c->parked)
+			others++;
+	}
+	return others;
+}
+
+SEC("syscall")
+int guest_park(struct park_query *q)
+{
+	struct cpu_state *c = cpu_state(q->cpu);
+	u32 old;
+
+	q->error = PARK_NO_CPU;
+	if (q->cpu >= nr_cpu_ids || !c || !c->online)
+		return 0;
+	q->error = PARK_LAST;
+	if (q->what == PARK_TAKE && !c->parked && !others_in_use(q->cpu))
+		return 0;
+	q->error = PARK_DONE;
+	old = c->bans;
+	if (q->what == PARK_TAKE && !c->parked) {
+		c->parked = 1;
+		c->bans = old | TANDEM_BAN_PARKED;
+		if (!old)
+			__sync_fetch_and_add(&nr_banned, 1);
+		k_kick_preempt(q->cpu);
+	} else if (q->what == PARK_GIVE_BACK && c->parked) {
+		c->parked = 0;
+		c->bans = old & ~TANDEM_BAN_PARKED;
+		if (old && !c->bans)
+			__sync_fetch_and_sub(&nr_banned, 1);
+		k_kick_idle(q->cpu);
+	}
+	q->left = c->tasks[0] + c->tasks[1];
+	return 0;
+}
+
+#endif

@@ -1,0 +1,321 @@
+//! Does it help? The daemon compares what is lost with its scheduler and without, and steps back to the kernel's own
+//! when there is nothing to gain (`tandem guest --gate`).
+//!
+//! What is lost, per second of work done: time that runnable tasks wait for a vCPU (run delay) and time that the host
+//! takes from vCPUs that have work (steal). The kernel keeps both whichever scheduler runs.
+//!
+//! * Nothing is stolen for [`QUIET`]: nothing is to be gained. It steps back, and comes again as soon as the host
+//!   takes something.
+//! * Otherwise now and then a trial: some windows without it between windows with it. Whoever loses less stays.
+//!   Each trial that confirms what was known doubles the time until the next.
+
+use std::time::Duration;
+
+/// Length of a window.
+pub(crate) const WINDOW: Duration = Duration::from_secs(2);
+/// Windows of each kind in a trial, one of each in turn.
+const TRIAL: usize = 3;
+/// From loading to the first trial, and the longest pause between two.
+const FIRST_TRIAL: Duration = Duration::from_secs(30);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+/// Without steal for so long, it steps back.
+const QUIET: Duration = Duration::from_secs(60);
+/// Part of the work that the host must take to count: less is its ordinary bookkeeping.
+const STOLEN: f64 = 0.01;
+/// So much less must be lost without it before it steps back.
+const CLEARLY: f64 = 0.95;
+/// A window with less work says nothing, part of its length.
+const BUSY: f64 = 0.02;
+
+/// Sums over all CPUs, nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Time for which tasks had a CPU, steal included (`/proc/schedstat`).
+    pub(crate) ran_ns: u64,
+    /// Time for which runnable tasks waited for one (likewise).
+    pub(crate) waited_ns: u64,
+    /// Time that the host took (`/proc/stat`).
+    pub(crate) stolen_ns: u64,
+}
+
+impl Sums {
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            ran_ns: self.ran_ns.saturating_sub(earlier.ran_ns),
+            waited_ns: self.waited_ns.saturating_sub(earlier.waited_ns),
+            stolen_ns: self.stolen_ns.saturating_sub(earlier.stolen_ns),
+        }
+    }
+
+    fn work_ns(self) -> u64 {
+        self.ran_ns.saturating_sub(self.stolen_ns)
+    }
+
+    /// Lost per second of work; none: too little work to say.
+    fn loss(self) -> Option<f64> {
+        let work = self.work_ns() as f64;
+        (work >= BUSY * WINDOW.as_nanos() as f64).then(|| (self.waited_ns + self.stolen_ns) as f64 / work)
+    }
+
+    fn something_stolen(self) -> bool {
+        self.stolen_ns as f64 > STOLEN * self.work_ns() as f64
+    }
+}
+
+/// What to do after a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Advice {
+    /// Go on as before.
+    Stay,
+    /// Unload the scheduler, or leave it unloaded.
+    StepBack,
+    /// Load it.
+    Load,
+}
+
+/// Why it is unloaded, if it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Loaded; no trial.
+    Working,
+    /// A trial; so many windows of it are over.
+    Trying(usize),
+    /// Unloaded: nothing is stolen.
+    Quiet,
+    /// Unloaded: it does not help.
+    Useless,
+}
+
+/// The state machine. Windows come in from outside, so that it can be tested without a clock.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    state: State,
+    last: Option<Sums>,
+    quiet: Duration,
+    until_trial: Duration,
+    pause: Duration,
+    with: Vec<f64>,
+    without: Vec<f64>,
+}
+
+impl Gate {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: State::Working,
+            last: None,
+            quiet: Duration::ZERO,
+            until_trial: FIRST_TRIAL,
+            pause: FIRST_TRIAL,
+            with: Vec::new(),
+            without: Vec::new(),
+        }
+    }
+
+    /// A window is over. What is between two loads is in no window: call `forget` after loading or unloading.
+    pub(crate) fn window(&mut self, now: Sums) -> Advice {
+        let Some(last) = self.last.replace(now) else { return Advice::Stay };
+        let seen = now.since(last);
+        self.quiet = if seen.something_stolen() { Duration::ZERO } else { self.quiet + WINDOW };
+        match self.state {
+            State::Working if self.quiet >= QUIET => self.enter(State::Quiet, Advice::StepBack),
+            State::Working => {
+                self.until_trial = self.until_trial.saturating_sub(WINDOW);
+                if self.until_trial.is_zero() && seen.something_stolen() && seen.loss().is_some() {
+                    return self.begin_trial(Advice::StepBack);
+                }
+                Advice::Stay
+            }
+            State::Quiet if self.quiet.is_zero() => {
+                self.until_trial = self.pause;
+                self.enter(State::Working, Advice::Load)
+            }
+            State::Useless => {
+                self.until_trial = self.until_trial.saturating_sub(WINDOW);
+                if self.until_trial.is_zero() && seen.something_stolen() && seen.loss().is_some() {
+                    return self.begin_trial(Advice::Stay);
+                }
+                Advice::StepBack
+            }
+            State::Quiet => Advice::StepBack,
+            State::Trying(done) => self.tried(done, seen.loss()),
+        }
+    }
+
+    /// The scheduler was loaded or unloaded: the window in which that happened is no measure.
+    pub(crate) fn forget(&mut self) {
+        self.last = None;
+    }
+
+    /// Is the scheduler to be unloaded at the moment?
+    pub(crate) fn steps_back(&self) -> bool {
+        match self.state {
+            State::Working => false,
+            State::Trying(done) => done.is_multiple_of(2),
+            State::Quiet | State::Useless => true,
+        }
+    }
+
+    fn enter(&mut self, state: State, advice: Advice) -> Advice {
+        self.state = state;
+        self.quiet = Duration::ZERO;
+        advice
+    }
+
+    /// Windows without it have even numbers, those with it odd ones.
+    fn begin_trial(&mut self, advice: Advice) -> Advice {
+        self.with.clear();
+        self.without.clear();
+        self.enter(State::Trying(0), advice)
+    }
+
+    fn tried(&mut self, done: usize, loss: Option<f64>) -> Advice {
+        let kind = if done.is_multiple_of(2) { &mut self.without } else { &mut self.with };
+        kind.extend(loss);
+        if done + 1 < 2 * TRIAL {
+            self.state = State::Trying(done + 1);
+            return if self.steps_back() { Advice::StepBack } else { Advice::Load };
+        }
+        let (with, without) = (median(&mut self.with), median(&mut self.without));
+        let useless = with.zip(without).is_some_and(|(with, without)| without < with * CLEARLY);
+        let state = if useless { State::Useless } else { State::Working };
+        log::info!(
+            "lost per second of work: {} with this scheduler, {} without: {}",
+            in_ms(with),
+            in_ms(without),
+            if useless { "stepping back to the kernel's own" } else { "it stays" }
+        );
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.until_trial = self.pause;
+        self.enter(state, if useless { Advice::StepBack } else { Advice::Load })
+    }
+}
+
+fn in_ms(loss: Option<f64>) -> String {
+    loss.map_or("unknown".into(), |loss| format!("{:.1} ms", loss * 1e3))
+}
+
+fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+/// Reads the sums from the text of `/proc/schedstat` and `/proc/stat`.
+pub(crate) fn parse(schedstat: &str, stat: &str, tick_ns: u64) -> Sums {
+    let mut sums = Sums::default();
+    for line in schedstat.lines().filter(|line| line.starts_with("cpu")) {
+        // cpu<N> and nine numbers; the seventh is run time, the eighth run delay (Documentation/scheduler/sched-stats).
+        let mut numbers = line.split_ascii_whitespace().skip(7).map(|word| word.parse::<u64>().unwrap_or(0));
+        sums.ran_ns = sums.ran_ns.saturating_add(numbers.next().unwrap_or(0));
+        sums.waited_ns = sums.waited_ns.saturating_add(numbers.next().unwrap_or(0));
+    }
+    let total = stat.lines().find(|line| line.starts_with("cpu "));
+    let steal = total.and_then(|line| line.split_ascii_whitespace().nth(8)?.parse::<u64>().ok()).unwrap_or(0);
+    sums.stolen_ns = steal.saturating_mul(tick_ns);
+    sums
+}
+
+/// The sums of this machine; none: the kernel does not keep them.
+pub(crate) fn read() -> Option<Sums> {
+    let schedstat = std::fs::read_to_string("/proc/schedstat").ok()?;
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    Some(parse(&schedstat, &stat, crate::sys::clock_tick_ns()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A machine: what a window of it loses with the scheduler and without.
+    struct Machine {
+        gate: Gate,
+        sums: Sums,
+        loaded: bool,
+        loads: u32,
+    }
+
+    impl Machine {
+        fn new() -> Self {
+            Self { gate: Gate::new(), sums: Sums::default(), loaded: true, loads: 0 }
+        }
+
+        /// So many windows of a second of work; lost: parts of it. Returns in how many it was loaded.
+        fn run(&mut self, windows: u32, stolen: f64, waited_with: f64, waited_without: f64) -> u32 {
+            let mut loaded = 0;
+            for _ in 0..windows {
+                let work = 1e9;
+                let waited = if self.loaded { waited_with } else { waited_without };
+                self.sums.ran_ns += (work * (1.0 + stolen)) as u64;
+                self.sums.stolen_ns += (work * stolen) as u64;
+                self.sums.waited_ns += (work * waited) as u64;
+                loaded += u32::from(self.loaded);
+                self.gate.window(self.sums);
+                let wanted = !self.gate.steps_back();
+                if wanted != self.loaded {
+                    self.loaded = wanted;
+                    self.loads += u32::from(wanted);
+                    self.gate.forget();
+                    // The window in which it happens.
+                    self.gate.window(self.sums);
+                }
+            }
+            loaded
+        }
+    }
+
+    #[test]
+    fn where_it_helps_it_stays() {
+        let mut machine = Machine::new();
+        let loaded = machine.run(2000, 0.2, 0.1, 0.5);
+        assert!(loaded > 1950, "{loaded} of 2000 windows");
+    }
+
+    #[test]
+    fn where_it_does_not_help_it_steps_back_and_tries_ever_less() {
+        let mut machine = Machine::new();
+        let loaded = machine.run(3600, 0.2, 0.5, 0.3);
+        assert!(loaded < 60, "{loaded} of 3600 windows");
+        assert!((3..=8).contains(&(machine.loads / 3)), "{} loads", machine.loads);
+        // What was useless helps now: it is found at the next trial.
+        machine.run(1800, 0.2, 0.1, 0.5);
+        assert!(machine.loaded);
+    }
+
+    #[test]
+    fn without_steal_it_steps_back_and_with_steal_it_is_there_at_once() {
+        let mut machine = Machine::new();
+        machine.run(40, 0.0, 0.1, 0.1);
+        assert!(!machine.loaded);
+        let before = machine.loads;
+        assert_eq!(machine.run(1000, 0.0, 0.1, 0.1), 0);
+        machine.run(2, 0.3, 0.1, 0.5);
+        assert!(machine.loaded);
+        assert_eq!(machine.loads, before + 1);
+    }
+
+    #[test]
+    fn the_kernels_sums_are_read() {
+        let schedstat =
+            "version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 100 20 3\ndomain0 MC 3 0\ncpu1 0 0 0 0 0 0 50 5 1\n";
+        let stat = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        let sums = parse(schedstat, stat, 10);
+        assert_eq!(sums, Sums { ran_ns: 150, waited_ns: 25, stolen_ns: 80 });
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(schedstat in "\\PC*", stat in "\\PC*") {
+            parse(&schedstat, &stat, 10_000_000);
+        }
+
+        #[test]
+        fn it_never_loads_and_unloads_without_end(losses in prop::collection::vec((0.0..1.0f64, 0.0..1.0f64, 0.0..1.0f64), 1..40)) {
+            let mut machine = Machine::new();
+            for (stolen, with, without) in losses {
+                machine.run(10, stolen, with, without);
+            }
+            // Three loads per trial, and one whenever steal comes back after a minute without.
+            prop_assert!(machine.loads <= 4 * 12);
+        }
+    }
+}

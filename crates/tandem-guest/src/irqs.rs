@@ -1,0 +1,121 @@
+//! Interrupts away from vCPUs that are out of use, and back.
+
+use crate::model::parse_cpu_list;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Where the kernel keeps them.
+const PROC_IRQ: &str = "/proc/irq";
+
+/// Which interrupts were sent elsewhere, and where they may go by the administrator's own setting.
+#[derive(Debug)]
+pub(crate) struct Irqs {
+    root: PathBuf,
+    before: BTreeMap<u32, Vec<usize>>,
+    parked: Vec<usize>,
+}
+
+impl Default for Irqs {
+    fn default() -> Self {
+        Self { root: PROC_IRQ.into(), before: BTreeMap::new(), parked: Vec::new() }
+    }
+}
+
+impl Irqs {
+    /// Sends away from `cpus` what may go elsewhere. Returns how many interrupts that were.
+    pub(crate) fn away(&mut self, cpus: &[usize]) -> usize {
+        self.parked.extend(cpus);
+        self.parked.sort_unstable();
+        self.parked.dedup();
+        for irq in list(&self.root) {
+            let path = file(&self.root, irq);
+            let Some(allowed) = read(&path) else { continue };
+            if allowed.iter().any(|cpu| self.parked.contains(cpu)) {
+                self.before.entry(irq).or_insert(allowed);
+            }
+        }
+        self.apply()
+    }
+
+    /// `cpus` are in use again.
+    pub(crate) fn back(&mut self, cpus: &[usize]) -> usize {
+        self.parked.retain(|cpu| !cpus.contains(cpu));
+        self.apply()
+    }
+
+    /// All are in use again.
+    pub(crate) fn all_back(&mut self) {
+        self.parked.clear();
+        self.apply();
+    }
+
+    /// Writes what has to be. An interrupt that the kernel does not move, or that would have nowhere to go, stays.
+    fn apply(&mut self) -> usize {
+        let mut moved = 0;
+        for (irq, before) in &self.before {
+            let path = file(&self.root, *irq);
+            let wanted: Vec<usize> =
+                before.iter().copied().filter(|cpu| !self.parked.contains(cpu)).collect();
+            if wanted.is_empty() || read(&path).is_none_or(|now| now == wanted) {
+                continue;
+            }
+            let text: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+            if std::fs::write(&path, text.join(",")).is_ok() {
+                moved += 1;
+            }
+        }
+        let parked = &self.parked;
+        self.before.retain(|_, before| before.iter().any(|cpu| parked.contains(cpu)));
+        moved
+    }
+}
+
+fn file(root: &Path, irq: u32) -> PathBuf {
+    root.join(irq.to_string()).join("smp_affinity_list")
+}
+
+fn list(root: &Path) -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir(root) else { return Vec::new() };
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn read(path: &Path) -> Option<Vec<usize>> {
+    parse_cpu_list(&std::fs::read_to_string(path).ok()?, "the kernel").ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn irqs(lists: &[(u32, &str)]) -> (tempfile::TempDir, Irqs) {
+        let dir = tempfile::tempdir().unwrap();
+        for (irq, allowed) in lists {
+            std::fs::create_dir(dir.path().join(irq.to_string())).unwrap();
+            std::fs::write(file(dir.path(), *irq), allowed).unwrap();
+        }
+        let irqs = Irqs { root: dir.path().into(), ..Irqs::default() };
+        (dir, irqs)
+    }
+
+    #[test]
+    fn interrupts_go_and_come_back_as_they_were() {
+        let (dir, mut irqs) = irqs(&[(1, "0-3"), (2, "0"), (3, "3"), (4, "2-3\n")]);
+        let now = |irq| read(&file(dir.path(), irq)).unwrap();
+        assert_eq!(irqs.away(&[3]), 2);
+        assert_eq!((now(1), now(2), now(4)), (vec![0, 1, 2], vec![0], vec![2]));
+        assert_eq!(now(3), [3], "it may go nowhere else");
+        assert_eq!(irqs.away(&[2]), 1, "the fourth stays where it is: nothing would be left of its list");
+        assert_eq!((now(1), now(4)), (vec![0, 1], vec![2]));
+        assert_eq!(irqs.back(&[2, 3]), 2);
+        assert_eq!((now(1), now(4)), (vec![0, 1, 2, 3], vec![2, 3]));
+        assert!(irqs.before.is_empty());
+    }
+
+    #[test]
+    fn the_end_brings_all_back() {
+        let (dir, mut irqs) = irqs(&[(1, "0-1")]);
+        irqs.away(&[0]);
+        irqs.all_back();
+        assert_eq!(read(&file(dir.path(), 1)).unwrap(), [0, 1]);
+    }
+}

@@ -1,0 +1,207 @@
+//! vCPUs out of use and back while the guest runs, without hotplug: for hosts that take pCPUs away for a while and
+//! would rather have the guest know.
+//!
+//! The scheduler's ban clears a vCPU within a millisecond of its own time (`bpf/guest/park.bpf.h`); interrupts that
+//! may go elsewhere are sent elsewhere. Tasks that may run nowhere else stay, and are reported. What was parked is
+//! in use again when the scheduler ends, however that happens: the kernel's own knows nothing of it.
+
+use crate::bpf::{intf, BpfSkel};
+use crate::irqs::Irqs;
+use crate::model::parse_cpu_list;
+use crate::server::ASK_PARK;
+use crate::GuestError;
+use libbpf_rs::ProgramInput;
+use scx_stats::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Tasks that are still there after this time have to stay.
+const DRAIN: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_micros(100);
+/// A client waits for this long.
+const CLIENT_TIMEOUT_MS: u64 = 10_000;
+
+/// Which vCPUs, and what about them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParkOrder {
+    /// Their numbers in the guest.
+    pub cpus: Vec<usize>,
+    /// Out of use, or back?
+    pub park: bool,
+}
+
+impl ParkOrder {
+    /// Reads a request as it came in: `cpus` is a list such as `2-3,7`, `do` is `park` or `unpark`.
+    ///
+    /// # Errors
+    /// What is missing or wrong.
+    pub fn from_args(args: &BTreeMap<String, String>) -> Result<Self, GuestError> {
+        let park = match args.get("do").map(String::as_str) {
+            Some("park") => true,
+            Some("unpark") => false,
+            other => return Err(GuestError::ParkRequest(other.unwrap_or("").into())),
+        };
+        let list = args.get("cpus").map_or("", String::as_str);
+        Ok(Self { cpus: parse_cpu_list(list, "the request to park")?, park })
+    }
+
+    fn to_args(&self) -> Vec<(String, String)> {
+        let cpus: Vec<String> = self.cpus.iter().map(ToString::to_string).collect();
+        let what = if self.park { "park" } else { "unpark" };
+        [("target", ASK_PARK.into()), ("do", what.into()), ("cpus", cpus.join(","))]
+            .map(|(key, value): (&str, String)| (key.into(), value))
+            .to_vec()
+    }
+}
+
+/// One vCPU after a request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ParkedVcpu {
+    /// Its number.
+    pub cpu: usize,
+    /// Is it out of use now?
+    pub parked: bool,
+    /// Tasks that stayed because they may run nowhere else.
+    pub left: u32,
+    /// How long it took until it was so, in milliseconds.
+    pub took_ms: f64,
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ParkReport {
+    /// Each of the vCPUs asked for.
+    pub vcpus: Vec<ParkedVcpu>,
+    /// Interrupts that were sent elsewhere, or back.
+    pub irqs_moved: usize,
+}
+
+impl std::fmt::Display for ParkReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for vcpu in &self.vcpus {
+            let state = if vcpu.parked { "out of use" } else { "in use" };
+            write!(f, "vCPU {}: {state} after {:.2} ms", vcpu.cpu, vcpu.took_ms)?;
+            if vcpu.parked && vcpu.left > 0 {
+                write!(f, "; {} tasks stay that may run nowhere else", vcpu.left)?;
+            }
+            writeln!(f)?;
+        }
+        write!(f, "{} interrupts moved", self.irqs_moved)
+    }
+}
+
+/// Asks a running scheduler.
+///
+/// # Errors
+/// If none runs, or what it objects to.
+pub fn request(order: &ParkOrder) -> Result<ParkReport, GuestError> {
+    let mut client =
+        StatsClient::new().connect(Some(CLIENT_TIMEOUT_MS)).map_err(|_| GuestError::NotRunning)?;
+    client.request("stats", order.to_args()).map_err(GuestError::Park)
+}
+
+/// The daemon's side.
+#[derive(Debug, Default)]
+pub(crate) struct Parking {
+    irqs: Irqs,
+}
+
+impl Parking {
+    /// Does what is asked, for all vCPUs or for none.
+    pub(crate) fn order(&mut self, skel: &BpfSkel<'_>, order: &ParkOrder) -> Result<ParkReport, GuestError> {
+        let what = if order.park { intf::park_what_PARK_TAKE } else { intf::park_what_PARK_GIVE_BACK };
+        let mut report = ParkReport::default();
+        for &cpu in &order.cpus {
+            let began = Instant::now();
+            if let Err(error) = ask(skel, cpu, what) {
+                for done in &report.vcpus {
+                    let back =
+                        if order.park { intf::park_what_PARK_GIVE_BACK } else { intf::park_what_PARK_TAKE };
+                    ask(skel, done.cpu, back)?;
+                }
+                return Err(error);
+            }
+            let left = if order.park { drained(skel, cpu, began)? } else { 0 };
+            let took_ms = began.elapsed().as_secs_f64() * 1e3;
+            report.vcpus.push(ParkedVcpu { cpu, parked: order.park, left, took_ms });
+        }
+        report.irqs_moved =
+            if order.park { self.irqs.away(&order.cpus) } else { self.irqs.back(&order.cpus) };
+        Ok(report)
+    }
+
+    /// The scheduler ends: interrupts go back to where they were.
+    pub(crate) fn end(&mut self) {
+        self.irqs.all_back();
+    }
+}
+
+/// Waits until nobody is left, or only those who have to stay. Returns how many these are.
+fn drained(skel: &BpfSkel<'_>, cpu: usize, began: Instant) -> Result<u32, GuestError> {
+    loop {
+        let left = ask(skel, cpu, intf::park_what_PARK_LOOK)?;
+        if left == 0 || began.elapsed() > DRAIN {
+            return Ok(left);
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Returns how many tasks wait or run there.
+fn ask(skel: &BpfSkel<'_>, cpu: usize, what: intf::park_what) -> Result<u32, GuestError> {
+    let at = |bytes: &[u8], offset: usize| {
+        let mut word = [0; 4];
+        word.copy_from_slice(&bytes[offset..offset + 4]);
+        u32::from_ne_bytes(word)
+    };
+    let mut query = vec![0u8; std::mem::size_of::<intf::park_query>()];
+    let (cpu_at, what_at) =
+        (std::mem::offset_of!(intf::park_query, cpu), std::mem::offset_of!(intf::park_query, what));
+    query[cpu_at..cpu_at + 4].copy_from_slice(&u32::try_from(cpu).unwrap_or(u32::MAX).to_ne_bytes());
+    query[what_at..what_at + 4].copy_from_slice(&what.to_ne_bytes());
+    let input = ProgramInput { context_in: Some(&mut query), ..ProgramInput::default() };
+    skel.progs.guest_park.test_run(input).map_err(GuestError::Map)?;
+    match at(&query, std::mem::offset_of!(intf::park_query, error)) {
+        intf::park_error_PARK_DONE => Ok(at(&query, std::mem::offset_of!(intf::park_query, left))),
+        intf::park_error_PARK_LAST => Err(GuestError::LastVcpu(cpu)),
+        _ => Err(GuestError::NoVcpu(cpu)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn args(list: &[(&str, &str)]) -> BTreeMap<String, String> {
+        list.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+    }
+
+    #[test]
+    fn an_order_survives_the_socket() {
+        let order = ParkOrder { cpus: vec![2, 3, 7], park: true };
+        let sent: BTreeMap<String, String> = order.to_args().into_iter().collect();
+        assert_eq!(ParkOrder::from_args(&sent).unwrap(), order);
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        for (request, cause) in [
+            (args(&[("cpus", "1")]), "park or unpark"),
+            (args(&[("do", "stop"), ("cpus", "1")]), "stop"),
+            (args(&[("do", "park")]), "no CPU in it"),
+            (args(&[("do", "park"), ("cpus", "x")]), "not a number"),
+        ] {
+            let error = ParkOrder::from_args(&request).unwrap_err().to_string();
+            assert!(error.contains(cause), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_request_is_read_or_refused(what in "\\PC*", cpus in "[0-9,-]{0,12}") {
+            let _ = ParkOrder::from_args(&args(&[("do", &what), ("cpus", &cpus)]));
+        }
+    }
+}
