@@ -163,6 +163,8 @@ struct cpu_state {
 	u32 online;
 	u32 bans;		/* TANDEM_BAN_* (written by any CPU) */
 	u32 parked;		/* taken out of use by the operator (written by the daemon) */
+	u64 parked_at_ns;	/* when (likewise) */
+	u64 emptied_ns;		/* so long after that nobody was left; 0: somebody is */
 	s32 owner_pid;		/* policy/dedicate.h; 0: nobody (atomic, any CPU) */
 	u64 owner_seen_ns;	/* when its owner last had a turn */
 	struct review review;

@@ -38,6 +38,7 @@ struct park_query {
 	u32 what;		/* enum park_what */
 	u32 error;		/* enum park_error */
 	u32 left;		/* tasks that wait or run there */
+	u64 emptied_ns;		/* so long after it was parked nobody was left; 0: somebody is */
 };
 
 /* Question and answer of guest_live. */

@@ -336,6 +336,8 @@ void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 		return;
 	observe(c, cpu, now, what_was(c, now));
 	phase_idle(&c->phase);
+	if (c->parked && !c->emptied_ns)
+		c->emptied_ns = max_u64(sub_floor_u64(now, c->parked_at_ns), 1);
 	normal = c->curr_class == CLASS_NORMAL;
 	c->curr_class = CLASS_NONE;
 	if (normal && rwc_enabled && uneven_cores)

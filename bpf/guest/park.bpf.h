@@ -39,6 +39,8 @@ int guest_park(struct park_query *q)
 	q->error = PARK_DONE;
 	old = c->bans;
 	if (q->what == PARK_TAKE && !c->parked) {
+		c->parked_at_ns = k_now();
+		c->emptied_ns = is_idle(c);
 		c->parked = 1;
 		c->bans = old | TANDEM_BAN_PARKED;
 		if (!old)
@@ -51,7 +53,9 @@ int guest_park(struct park_query *q)
 			__sync_fetch_and_sub(&nr_banned, 1);
 		k_kick_idle(q->cpu);
 	}
-	q->left = c->tasks[0] + c->tasks[1];
+	/* Not its sums: who was sent away is in them until it runs elsewhere. */
+	q->left = !is_idle(c) + waiting_normal(q->cpu, c) + k_waiting(queue_of(q->cpu, CLASS_BEST_EFFORT));
+	q->emptied_ns = c->emptied_ns;
 	return 0;
 }
 

@@ -122,8 +122,16 @@ impl Parking {
                 }
                 return Err(error);
             }
-            let left = if order.park { drained(skel, cpu, began)? } else { 0 };
-            let took_ms = began.elapsed().as_secs_f64() * 1e3;
+            let mut seen = Seen { left: 0, emptied_ns: 0 };
+            if order.park {
+                seen = drained(skel, cpu, began)?;
+            }
+            // When the last task left is what counts, not when this thread got to see it.
+            let took_ms = match seen.emptied_ns {
+                0 => began.elapsed().as_secs_f64() * 1e3,
+                ns => ns as f64 / 1e6,
+            };
+            let left = seen.left;
             report.vcpus.push(ParkedVcpu { cpu, parked: order.park, left, took_ms });
         }
         report.irqs_moved =
@@ -137,23 +145,37 @@ impl Parking {
     }
 }
 
-/// Waits until nobody is left, or only those who have to stay. Returns how many these are.
-fn drained(skel: &BpfSkel<'_>, cpu: usize, began: Instant) -> Result<u32, GuestError> {
+/// What is seen of a vCPU.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// Tasks that wait or run there.
+    left: u32,
+    /// How long after it was parked it was empty; 0: not yet.
+    emptied_ns: u64,
+}
+
+/// Waits until nobody is left, or only those who have to stay.
+fn drained(skel: &BpfSkel<'_>, cpu: usize, began: Instant) -> Result<Seen, GuestError> {
     loop {
-        let left = ask(skel, cpu, intf::park_what_PARK_LOOK)?;
-        if left == 0 || began.elapsed() > DRAIN {
-            return Ok(left);
+        let seen = ask(skel, cpu, intf::park_what_PARK_LOOK)?;
+        if seen.left == 0 || began.elapsed() > DRAIN {
+            return Ok(seen);
         }
         std::thread::sleep(POLL);
     }
 }
 
-/// Returns how many tasks wait or run there.
-fn ask(skel: &BpfSkel<'_>, cpu: usize, what: intf::park_what) -> Result<u32, GuestError> {
-    let at = |bytes: &[u8], offset: usize| {
+/// Asks the scheduler.
+fn ask(skel: &BpfSkel<'_>, cpu: usize, what: intf::park_what) -> Result<Seen, GuestError> {
+    let u32_at = |bytes: &[u8], at: usize| {
         let mut word = [0; 4];
-        word.copy_from_slice(&bytes[offset..offset + 4]);
+        word.copy_from_slice(&bytes[at..at + 4]);
         u32::from_ne_bytes(word)
+    };
+    let u64_at = |bytes: &[u8], at: usize| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&bytes[at..at + 8]);
+        u64::from_ne_bytes(word)
     };
     let mut query = vec![0u8; std::mem::size_of::<intf::park_query>()];
     let (cpu_at, what_at) =
@@ -162,8 +184,11 @@ fn ask(skel: &BpfSkel<'_>, cpu: usize, what: intf::park_what) -> Result<u32, Gue
     query[what_at..what_at + 4].copy_from_slice(&what.to_ne_bytes());
     let input = ProgramInput { context_in: Some(&mut query), ..ProgramInput::default() };
     skel.progs.guest_park.test_run(input).map_err(GuestError::Map)?;
-    match at(&query, std::mem::offset_of!(intf::park_query, error)) {
-        intf::park_error_PARK_DONE => Ok(at(&query, std::mem::offset_of!(intf::park_query, left))),
+    match u32_at(&query, std::mem::offset_of!(intf::park_query, error)) {
+        intf::park_error_PARK_DONE => Ok(Seen {
+            left: u32_at(&query, std::mem::offset_of!(intf::park_query, left)),
+            emptied_ns: u64_at(&query, std::mem::offset_of!(intf::park_query, emptied_ns)),
+        }),
         intf::park_error_PARK_LAST => Err(GuestError::LastVcpu(cpu)),
         _ => Err(GuestError::NoVcpu(cpu)),
     }
