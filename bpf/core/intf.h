@@ -65,7 +65,7 @@ enum trace_kind {
 
 /* One record of a trace. */
 struct trace_record {
-	u64 at_ns;
+	u64 at_ns;		/* CLOCK_MONOTONIC; the scheduler's own clock stands still while it decides */
 	u64 value;		/* of some decisions: ns, see where they are counted */
 	u32 cpu;		/* where it was decided */
 	u32 kind;		/* enum counter or enum trace_kind */
@@ -139,6 +139,8 @@ struct cpu_state {
 	u64 late_weight;	/* weight on whose account the last of them was put there */
 	u64 run_until_ns;	/* when the current task's turn ends; 0: nothing depends on it */
 	u64 timer_at_ns;	/* for when the slice timer is armed; 0: it is not */
+	u64 monotonic_ahead_ns;	/* CLOCK_MONOTONIC less the scheduler's clock (modulo 2^64), */
+	u64 compared_at_ns;	/* as of then */
 	u64 turn_due_ns;	/* when the turn was to end that the timer has just ended; 0: it did not */
 	u64 timer_late_ns;	/* from the timer to the end of the turn, on average */
 	u64 balanced_at_ns;

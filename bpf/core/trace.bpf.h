@@ -30,7 +30,7 @@ COLD int record_event(u32 kind, s32 pid, u64 value)
 {
 	struct task_struct *p = pid > 0 ? bpf_task_from_pid(pid) : NULL;
 	struct trace_record event = {
-		.at_ns = k_now(),
+		.at_ns = bpf_ktime_get_ns(),
 		.value = value,
 		.cpu = bpf_get_smp_processor_id(),
 		.kind = kind,

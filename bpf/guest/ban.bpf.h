@@ -31,6 +31,12 @@ static __always_inline bool best_effort_allowed(const struct cpu_state *c, s32 c
 	return takes_best_effort(c->bans, stack_busy(cpu));
 }
 
+/* And best-effort work that is there already? On a parked vCPU only what may go nowhere else is left. */
+static __always_inline bool best_effort_stays(const struct cpu_state *c, s32 cpu)
+{
+	return c->parked ? !stack_busy(cpu) : best_effort_allowed(c, cpu);
+}
+
 /* May a task of this class, which could go elsewhere? */
 static __always_inline bool allowed_here(u32 class, const struct cpu_state *c, s32 cpu)
 {

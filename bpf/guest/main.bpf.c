@@ -68,7 +68,7 @@ static __always_inline bool keep(struct task_struct *prev, struct task_state *t,
 		if (k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) && time_before_ns(first, t->deadline))
 			return false;
 	} else {
-		if (waiting_normal(cpu, c) || !best_effort_allowed(c, cpu))
+		if (waiting_normal(cpu, c) || !best_effort_stays(c, cpu))
 			return false;
 		if (k_peek_key(queue_of(cpu, CLASS_BEST_EFFORT), &first) && time_before_ns(first, t->deadline))
 			return false;
@@ -131,10 +131,11 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (!dedicate_enabled && kept && !best_effort && contended && !waiting_normal(cpu, c) && take_normal(cpu, true))
 		return;
-	if (!kept && best_effort_allowed(c, cpu) && (k_take(queue_of(cpu, CLASS_BEST_EFFORT)) || take_best_effort(cpu)))
+	if (!kept && best_effort_stays(c, cpu) &&
+	    (k_take(queue_of(cpu, CLASS_BEST_EFFORT)) || (!c->parked && take_best_effort(cpu))))
 		return;
 	/* Nobody else: prev goes on, unless it has to go elsewhere, make room, or its quota is used up. */
-	if (!t || t->push_to >= 0 || (best_effort && !best_effort_allowed(c, cpu)) ||
+	if (!t || t->push_to >= 0 || (best_effort && !best_effort_stays(c, cpu)) ||
 	    (!kept && nr_limits && may_park(prev) && exhausted(t->group, now)))
 		return;
 	if (kept)
@@ -166,7 +167,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	}
 	company = waiting_normal(cpu, c);
 	if (t->class == CLASS_BEST_EFFORT) {
-		if (company || request_done(t) || !best_effort_allowed(c, cpu))
+		if (company || request_done(t) || c->parked || !best_effort_allowed(c, cpu))
 			k_set_slice(p, 0);
 		return;
 	}
@@ -457,6 +458,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 		c->give_to = -1;
 		c->pull_from = -1;
 		c->harvest_to = -1;
+		compare_clocks(c, now);
 		c->seen_at_ns = now;
 		c->seen_steal_ns = steal_of(i);
 		c->seen_returns = returns_of(i);

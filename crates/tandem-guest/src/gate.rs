@@ -62,17 +62,6 @@ impl Sums {
     }
 }
 
-/// What to do after a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Advice {
-    /// Go on as before.
-    Stay,
-    /// Unload the scheduler, or leave it unloaded.
-    StepBack,
-    /// Load it.
-    Load,
-}
-
 /// Why it is unloaded, if it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -112,31 +101,25 @@ impl Gate {
     }
 
     /// A window is over. What is between two loads is in no window: call `forget` after loading or unloading.
-    pub(crate) fn window(&mut self, now: Sums) -> Advice {
-        let Some(last) = self.last.replace(now) else { return Advice::Stay };
+    pub(crate) fn window(&mut self, now: Sums) {
+        let Some(last) = self.last.replace(now) else { return };
         let seen = now.since(last);
         self.quiet = if seen.something_stolen() { Duration::ZERO } else { self.quiet + WINDOW };
         match self.state {
-            State::Working if self.quiet >= QUIET => self.enter(State::Quiet, Advice::StepBack),
-            State::Working => {
+            State::Working if self.quiet >= QUIET => self.enter(State::Quiet),
+            State::Working | State::Useless => {
                 self.until_trial = self.until_trial.saturating_sub(WINDOW);
                 if self.until_trial.is_zero() && seen.something_stolen() && seen.loss().is_some() {
-                    return self.begin_trial(Advice::StepBack);
+                    self.with.clear();
+                    self.without.clear();
+                    self.enter(State::Trying(0));
                 }
-                Advice::Stay
             }
             State::Quiet if self.quiet.is_zero() => {
                 self.until_trial = self.pause;
-                self.enter(State::Working, Advice::Load)
+                self.enter(State::Working);
             }
-            State::Useless => {
-                self.until_trial = self.until_trial.saturating_sub(WINDOW);
-                if self.until_trial.is_zero() && seen.something_stolen() && seen.loss().is_some() {
-                    return self.begin_trial(Advice::Stay);
-                }
-                Advice::StepBack
-            }
-            State::Quiet => Advice::StepBack,
+            State::Quiet => {}
             State::Trying(done) => self.tried(done, seen.loss()),
         }
     }
@@ -144,6 +127,11 @@ impl Gate {
     /// The scheduler was loaded or unloaded: the window in which that happened is no measure.
     pub(crate) fn forget(&mut self) {
         self.last = None;
+    }
+
+    /// The sums cannot be read any more: nothing can be said against the scheduler.
+    pub(crate) fn blind(&mut self) {
+        self.enter(State::Working);
     }
 
     /// Is the scheduler to be unloaded at the moment?
@@ -155,29 +143,21 @@ impl Gate {
         }
     }
 
-    fn enter(&mut self, state: State, advice: Advice) -> Advice {
+    fn enter(&mut self, state: State) {
         self.state = state;
         self.quiet = Duration::ZERO;
-        advice
     }
 
     /// Windows without it have even numbers, those with it odd ones.
-    fn begin_trial(&mut self, advice: Advice) -> Advice {
-        self.with.clear();
-        self.without.clear();
-        self.enter(State::Trying(0), advice)
-    }
-
-    fn tried(&mut self, done: usize, loss: Option<f64>) -> Advice {
+    fn tried(&mut self, done: usize, loss: Option<f64>) {
         let kind = if done.is_multiple_of(2) { &mut self.without } else { &mut self.with };
         kind.extend(loss);
         if done + 1 < 2 * TRIAL {
             self.state = State::Trying(done + 1);
-            return if self.steps_back() { Advice::StepBack } else { Advice::Load };
+            return;
         }
         let (with, without) = (median(&mut self.with), median(&mut self.without));
         let useless = with.zip(without).is_some_and(|(with, without)| without < with * CLEARLY);
-        let state = if useless { State::Useless } else { State::Working };
         log::info!(
             "lost per second of work: {} with this scheduler, {} without: {}",
             in_ms(with),
@@ -186,7 +166,7 @@ impl Gate {
         );
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         self.until_trial = self.pause;
-        self.enter(state, if useless { Advice::StepBack } else { Advice::Load })
+        self.enter(if useless { State::Useless } else { State::Working });
     }
 }
 

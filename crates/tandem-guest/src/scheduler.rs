@@ -42,8 +42,10 @@ enum Outcome {
     SteppedBack,
 }
 
-/// A machine whose CPUs come and go without end must not keep us reloading.
+/// A machine whose CPUs come and go without end must not keep us reloading: so many times in a row, each within a minute
+/// of the one before.
 const MOST_RESTARTS: u32 = 16;
+const CALM: Duration = Duration::from_secs(60);
 
 /// Loads the scheduler and runs until asked to stop, or until the kernel throws it out; loads it anew when the set of
 /// CPUs has changed, and unloads it while it does not help if that is wanted.
@@ -54,7 +56,12 @@ pub fn serve(options: &GuestOptions) -> Result<(), GuestError> {
     let mut gate = options.gate.then(Gate::new);
     let mut restarts = 0;
     loop {
-        match run(options, &mut gate)? {
+        let began = Instant::now();
+        let outcome = run(options, &mut gate)?;
+        if began.elapsed() > CALM {
+            restarts = 0;
+        }
+        match outcome {
             Outcome::Stopped => return Ok(()),
             Outcome::Restart if restarts == MOST_RESTARTS => return Err(GuestError::Restarts(restarts)),
             Outcome::Restart => {
@@ -82,8 +89,8 @@ fn stand_by(gate: &mut Gate) {
             next += gate::WINDOW;
             match gate::read() {
                 Some(sums) => gate.window(sums),
-                None => return,
-            };
+                None => gate.blind(),
+            }
         }
         std::thread::sleep(STAND_BY_STEP);
     }

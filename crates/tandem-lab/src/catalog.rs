@@ -46,6 +46,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "vact",
     "bvs",
     "rwc",
+    "ivh",
     "validation",
     "test-load",
     "test-guest",

@@ -249,7 +249,10 @@ extern "C" fn bpf_timer_set_callback(timer: *mut c_void, callback: *const c_void
     0
 }
 
-extern "C" fn bpf_timer_start(timer: *mut c_void, ns: u64, _flags: u64) -> i64 {
+/// `BPF_F_TIMER_ABS`: the time is a point on the clock, not a distance.
+const TIMER_ABS: u64 = 1;
+
+extern "C" fn bpf_timer_start(timer: *mut c_void, ns: u64, flags: u64) -> i64 {
     let Some(number) = timer_at(timer) else { return i64::from(EINVAL) };
     let state = state();
     let timer = &mut state.timers[number];
@@ -259,7 +262,7 @@ extern "C" fn bpf_timer_start(timer: *mut c_void, ns: u64, _flags: u64) -> i64 {
     kernel.effects.push(Effect::Timer {
         timer: number,
         turn: timer.turn,
-        at: kernel.now + ns,
+        at: if flags & TIMER_ABS == 0 { kernel.now + ns } else { ns.max(kernel.now) },
         cpu: kernel.here,
     });
     0
