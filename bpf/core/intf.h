@@ -139,8 +139,6 @@ struct cpu_state {
 	u64 late_weight;	/* weight on whose account the last of them was put there */
 	u64 run_until_ns;	/* when the current task's turn ends; 0: nothing depends on it */
 	u64 timer_at_ns;	/* for when the slice timer is armed; 0: it is not */
-	u64 monotonic_ahead_ns;	/* CLOCK_MONOTONIC less the scheduler's clock (modulo 2^64), */
-	u64 compared_at_ns;	/* as of then */
 	u64 turn_due_ns;	/* when the turn was to end that the timer has just ended; 0: it did not */
 	u64 timer_late_ns;	/* from the timer to the end of the turn, on average */
 	u64 balanced_at_ns;

@@ -30,38 +30,13 @@ struct {
 /* Off: turns end at ticks, and quotas are overrun by as much. */
 const volatile bool slice_timers_enabled = true;
 
-/* So long after they were compared clocks have drifted apart by 50 us at most. */
-#define CLOCKS_GOOD_NS (1000 * NSEC_PER_MSEC_)
-
-/*
- * Timers go by CLOCK_MONOTONIC, the scheduler by a clock that stands still
- * while it decides, and that nobody disciplines. How far they are apart is
- * known best in a timer's own function, where the clock does not stand.
- */
-static __always_inline void compare_clocks(struct cpu_state *c, u64 now)
-{
-	c->monotonic_ahead_ns = bpf_ktime_get_ns() - now;
-	c->compared_at_ns = now;
-}
-
-/*
- * A timer for a point in time, not for a distance: that would begin when the
- * kernel starts the timer, which newer kernels do once interrupts are on again.
- */
-static __always_inline void start_timer_at(struct one_timer *t, struct cpu_state *c, u64 at_ns, u64 now)
-{
-	if (sub_floor_u64(now, c->compared_at_ns) > CLOCKS_GOOD_NS)
-		compare_clocks(c, now);
-	bpf_timer_start(&t->timer, at_ns + c->monotonic_ahead_ns, BPF_F_TIMER_ABS | BPF_F_TIMER_CPU_PIN);
-}
-
 static __always_inline void arm_slice(struct one_timer *t, struct cpu_state *c, u64 now)
 {
 	u64 ahead = sub_floor_u64(sub_floor_u64(c->run_until_ns, now), c->timer_late_ns);
 
 	c->timer_at_ns = now + max_u64(ahead, SLICE_SLACK_NS);
 	count(c, CNT_TIMERS);
-	start_timer_at(t, c, c->timer_at_ns, now);
+	bpf_timer_start(&t->timer, c->timer_at_ns - now, BPF_F_TIMER_CPU_PIN);
 }
 
 /* The turn of the current task ends at `until`. To be called on that CPU. */
@@ -86,7 +61,6 @@ static int slice_expired(void *map, u32 *key, struct one_timer *t)
 
 	if (!c || !c->timer_at_ns)
 		return 0;
-	compare_clocks(c, now);
 	c->timer_at_ns = 0;
 	if (!c->run_until_ns || !c->online)
 		return 0;

@@ -138,7 +138,7 @@ static __always_inline void arm_harvest(struct cpu_state *c, s32 cpu, u64 at_ns,
 
 	c->harvest_at_ns = at_ns;
 	if (t)
-		start_timer_at(t, c, max_u64(at_ns, now + SLICE_SLACK_NS), now);
+		bpf_timer_start(&t->timer, max_u64(sub_floor_u64(at_ns, now), SLICE_SLACK_NS), BPF_F_TIMER_CPU_PIN);
 }
 
 static __always_inline void end_harvest(struct cpu_state *c, s32 cpu)
@@ -303,7 +303,6 @@ static int harvest_due(void *map, u32 *key, struct one_timer *timer)
 
 	if (!c || !c->online)
 		return 0;
-	compare_clocks(c, now);
 	if (is_idle(c)) {
 		observe(c, cpu, now, WAS_CALLED);
 		c->answered_at_ns = now;

@@ -458,7 +458,6 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 		c->give_to = -1;
 		c->pull_from = -1;
 		c->harvest_to = -1;
-		compare_clocks(c, now);
 		c->seen_at_ns = now;
 		c->seen_steal_ns = steal_of(i);
 		c->seen_returns = returns_of(i);
