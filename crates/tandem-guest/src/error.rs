@@ -65,7 +65,7 @@ pub enum GuestError {
     NotRunning,
     /// The running scheduler objects.
     #[error("{0:#}")]
-    Park(anyhow::Error),
+    Refused(anyhow::Error),
     /// It would go on for ever.
     #[error("the kernel asked for a new load {0} times: giving up")]
     Restarts(u32),

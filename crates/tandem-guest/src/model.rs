@@ -127,7 +127,7 @@ fn rhythm(bytes: &[u8]) -> Option<(f64, f64)> {
     even.then_some((on.mean_ns as f64 / 1e6, off.mean_ns as f64 / 1e6))
 }
 
-fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+pub(crate) fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes.get(offset..offset + N)?.try_into().ok()
 }
 

@@ -7,11 +7,10 @@
 
 use crate::bpf::{intf, BpfSkel};
 use crate::irqs::Irqs;
-use crate::model::parse_cpu_list;
-use crate::server::ASK_PARK;
+use crate::model::{field, parse_cpu_list};
+use crate::server::{self, ASK_PARK};
 use crate::GuestError;
 use libbpf_rs::ProgramInput;
-use scx_stats::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,8 +18,6 @@ use std::time::{Duration, Instant};
 /// Tasks that are still there after this time have to stay.
 const DRAIN: Duration = Duration::from_millis(50);
 const POLL: Duration = Duration::from_micros(100);
-/// A client waits for this long.
-const CLIENT_TIMEOUT_MS: u64 = 10_000;
 
 /// Which vCPUs, and what about them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,12 +43,9 @@ impl ParkOrder {
         Ok(Self { cpus: parse_cpu_list(list, "the request to park")?, park })
     }
 
-    fn to_args(&self) -> Vec<(String, String)> {
+    fn to_args(&self) -> [(&'static str, String); 2] {
         let cpus: Vec<String> = self.cpus.iter().map(ToString::to_string).collect();
-        let what = if self.park { "park" } else { "unpark" };
-        [("target", ASK_PARK.into()), ("do", what.into()), ("cpus", cpus.join(","))]
-            .map(|(key, value): (&str, String)| (key.into(), value))
-            .to_vec()
+        [("do", if self.park { "park" } else { "unpark" }.into()), ("cpus", cpus.join(","))]
     }
 }
 
@@ -96,9 +90,7 @@ impl std::fmt::Display for ParkReport {
 /// # Errors
 /// If none runs, or what it objects to.
 pub fn request(order: &ParkOrder) -> Result<ParkReport, GuestError> {
-    let mut client =
-        StatsClient::new().connect(Some(CLIENT_TIMEOUT_MS)).map_err(|_| GuestError::NotRunning)?;
-    client.request("stats", order.to_args()).map_err(GuestError::Park)
+    server::ask(ASK_PARK, &order.to_args())
 }
 
 /// The daemon's side.
@@ -167,16 +159,8 @@ fn drained(skel: &BpfSkel<'_>, cpu: usize, began: Instant) -> Result<Seen, Guest
 
 /// Asks the scheduler.
 fn ask(skel: &BpfSkel<'_>, cpu: usize, what: intf::park_what) -> Result<Seen, GuestError> {
-    let u32_at = |bytes: &[u8], at: usize| {
-        let mut word = [0; 4];
-        word.copy_from_slice(&bytes[at..at + 4]);
-        u32::from_ne_bytes(word)
-    };
-    let u64_at = |bytes: &[u8], at: usize| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&bytes[at..at + 8]);
-        u64::from_ne_bytes(word)
-    };
+    let u32_at = |bytes: &[u8], at| field(bytes, at).map_or(0, u32::from_ne_bytes);
+    let u64_at = |bytes: &[u8], at| field(bytes, at).map_or(0, u64::from_ne_bytes);
     let mut query = vec![0u8; std::mem::size_of::<intf::park_query>()];
     let (cpu_at, what_at) =
         (std::mem::offset_of!(intf::park_query, cpu), std::mem::offset_of!(intf::park_query, what));
@@ -206,7 +190,7 @@ mod tests {
     #[test]
     fn an_order_survives_the_socket() {
         let order = ParkOrder { cpus: vec![2, 3, 7], park: true };
-        let sent: BTreeMap<String, String> = order.to_args().into_iter().collect();
+        let sent = args(&order.to_args().each_ref().map(|(key, value)| (*key, value.as_str())));
         assert_eq!(ParkOrder::from_args(&sent).unwrap(), order);
     }
 

@@ -5,6 +5,7 @@ use crate::park::{ParkOrder, ParkReport};
 use crate::stats::{GuestStats, Moment, VcpuStats};
 use crate::GuestError;
 use scx_stats::prelude::*;
+use serde::Deserialize;
 use std::time::Duration;
 
 /// What a client wants to know or to have done.
@@ -23,6 +24,24 @@ pub(crate) enum Answer {
     Park(Result<ParkReport, GuestError>),
     /// Records since the last order that found no room.
     Trace(u64),
+}
+
+/// A client waits for this long.
+const CLIENT_TIMEOUT_MS: u64 = 10_000;
+
+/// Asks a running scheduler.
+///
+/// # Errors
+/// None runs, or it objects.
+pub(crate) fn ask<T: for<'a> Deserialize<'a>>(
+    target: &str,
+    args: &[(&str, String)],
+) -> Result<T, GuestError> {
+    let mut client =
+        StatsClient::new().connect(Some(CLIENT_TIMEOUT_MS)).map_err(|_| GuestError::NotRunning)?;
+    let target = [("target", target.to_string())];
+    let args = target.iter().chain(args).map(|(key, value)| (key.to_string(), value.clone())).collect();
+    client.request("stats", args).map_err(GuestError::Refused)
 }
 
 /// Names of the requests besides `top`.

@@ -2,11 +2,11 @@
 //! track of who runs and of every decision taken there, and one of the times in which the host had it.
 
 use crate::bpf::intf;
-use crate::server::ASK_TRACE;
+use crate::model::field;
+use crate::server::{self, ASK_TRACE};
 use crate::GuestError;
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapHandle, RingBufferBuilder};
-use scx_stats::prelude::*;
 use serde_json::{json, Value};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 /// Of the scheduler's map.
 const MAP: &str = "trace_events";
-const CLIENT_TIMEOUT_MS: u64 = 10_000;
 /// The scheduler stops recording by itself so much later, should we be gone.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -75,10 +74,9 @@ struct Event {
 impl Event {
     /// Reads a record as the scheduler wrote it.
     fn read(bytes: &[u8]) -> Option<Self> {
-        let u64_at = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let u32_at = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        let comm_at = std::mem::offset_of!(intf::trace_record, comm);
-        let comm = bytes.get(comm_at..comm_at + 16)?;
+        let u64_at = |at| field(bytes, at).map(u64::from_ne_bytes);
+        let u32_at = |at| field(bytes, at).map(u32::from_ne_bytes);
+        let comm: [u8; 16] = field(bytes, std::mem::offset_of!(intf::trace_record, comm))?;
         let length = comm.iter().position(|byte| *byte == 0).unwrap_or(comm.len());
         Some(Self {
             at_ns: u64_at(std::mem::offset_of!(intf::trace_record, at_ns))?,
@@ -192,8 +190,6 @@ impl<W: Write> Writer<W> {
 pub fn record(length: Duration, out: impl Write, stop: impl Fn() -> bool) -> Result<Recorded, GuestError> {
     let map = MapInfoIter::default().find(|map| map.name == MAP);
     let map = MapHandle::from_map_id(map.ok_or(GuestError::NotRunning)?.id).map_err(GuestError::Map)?;
-    let mut client =
-        StatsClient::new().connect(Some(CLIENT_TIMEOUT_MS)).map_err(|_| GuestError::NotRunning)?;
     // Kept until it is over: a thread that writes would be in the trace, and in the way.
     let events = RefCell::new(Vec::new());
     let mut builder = RingBufferBuilder::new();
@@ -206,13 +202,13 @@ pub fn record(length: Duration, out: impl Write, stop: impl Fn() -> bool) -> Res
     // What is left of a trace before.
     ring.consume().map_err(GuestError::Map)?;
     events.borrow_mut().clear();
-    order(&mut client, length + GRACE)?;
+    order(length + GRACE)?;
     let end = Instant::now() + length;
     while Instant::now() < end && !stop() {
         std::thread::sleep(LOOK_EVERY.min(end.saturating_duration_since(Instant::now())));
         ring.consume().map_err(GuestError::Map)?;
     }
-    let dropped = order(&mut client, Duration::ZERO)?;
+    let dropped = order(Duration::ZERO)?;
     ring.consume().map_err(GuestError::Map)?;
     drop(ring);
     let mut writer = Writer::new(out);
@@ -222,12 +218,8 @@ pub fn record(length: Duration, out: impl Write, stop: impl Fn() -> bool) -> Res
 }
 
 /// Asks the scheduler to record for a time, or to stop. Returns how many records found no room meanwhile.
-fn order(client: &mut StatsClient, length: Duration) -> Result<u64, GuestError> {
-    let args = vec![
-        ("target".to_string(), ASK_TRACE.to_string()),
-        ("ms".to_string(), length.as_millis().to_string()),
-    ];
-    client.request("stats", args).map_err(GuestError::Park)
+fn order(length: Duration) -> Result<u64, GuestError> {
+    server::ask(ASK_TRACE, &[("ms", length.as_millis().to_string())])
 }
 
 #[cfg(test)]

@@ -128,8 +128,9 @@ fn run(scenario: &Scenario, seed: u64) -> f64 {
     result.figures[0].unwrap_or(0.0)
 }
 
-/// A guest on two pCPUs with competitors; `kernel` says what its scheduler does. The first metric of the first seeds.
-fn guest_with(contention: &str, tasks: &str, of: &str, kernel: &str) -> f64 {
+/// A guest on two pCPUs. `vm`: its vCPUs, what its scheduler does and its competitors, as in a scenario. Mean of a
+/// figure over some seeds.
+fn mean_of(what: &str, of: &str, vm: &str, tasks: &str, seeds: u64) -> f64 {
     let text = format!(
         r#"
 name = "technique"
@@ -139,23 +140,26 @@ warmup_s = 1.0
 cores = 2
 [[vm]]
 name = "a"
-vcpus = 2
-pins = [[0], [1]]
-kernel = {{ {kernel} }}
-{contention}
+{vm}
 [[workload]]
 name = "w"
 in = "a"
 text = '{{"tasks": {tasks}}}'
 [[metric]]
-name = "work"
+name = "figure"
 workload = "w"
 of = "{of}"
-what = "rounds"
+what = "{what}"
 "#
     );
     let scenario = Scenario::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
-    (1..=4).map(|seed| run(&scenario, seed)).sum::<f64>() / 4.0
+    (1..=seeds).map(|seed| run(&scenario, seed)).sum::<f64>() / seeds as f64
+}
+
+/// Two vCPUs, each on a pCPU, with competitors; `kernel` says what the guest's scheduler does. Rounds of work.
+fn guest_with(contention: &str, tasks: &str, of: &str, kernel: &str) -> f64 {
+    let vm = format!("vcpus = 2\npins = [[0], [1]]\nkernel = {{ {kernel} }}\n{contention}");
+    mean_of("rounds", of, &vm, tasks, 4)
 }
 
 /// A thread in a guest with a strong vCPU and one at 30 %: how much it does.
@@ -210,30 +214,12 @@ fn a_straggler_is_left_to_best_effort_work() {
 
 /// How often per second tasks change vCPUs in a guest of four on two pCPUs.
 fn moves(instances: u32, dedicate: bool) -> f64 {
-    let text = format!(
-        r#"
-name = "dedicate"
-duration_s = 6.0
-warmup_s = 1.0
-[hardware]
-cores = 2
-[[vm]]
-name = "a"
-vcpus = 4
-kernel = {{ scheduler = "tandem", dedicate = {dedicate} }}
-[[workload]]
-name = "w"
-in = "a"
-text = '{{"tasks": {{"worker": {{"instance": {instances}, "loop": -1, "run": 900, "sleep": 700}}}}}}'
-[[metric]]
-name = "moves"
-workload = "w"
-of = "worker"
-what = "migrations"
-"#
+    let vm = format!(
+        r#"vcpus = 4
+kernel = {{ scheduler = "tandem", dedicate = {dedicate} }}"#
     );
-    let scenario = Scenario::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
-    (1..=3).map(|seed| run(&scenario, seed)).sum::<f64>() / 3.0
+    let tasks = format!(r#"{{"worker": {{"instance": {instances}, "loop": -1, "run": 900, "sleep": 700}}}}"#);
+    mean_of("migrations", "worker", &vm, &tasks, 3)
 }
 
 #[test]

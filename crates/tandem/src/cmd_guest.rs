@@ -1,5 +1,6 @@
 //! `tandem guest`: the scheduler for the inside of a VM.
 
+use crate::cmd_probe::ProbeCmd;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use std::fs::File;
@@ -10,8 +11,6 @@ use std::time::Duration;
 use tandem_guest::observe::{Observation, Probed};
 use tandem_guest::park::{self, ParkOrder};
 use tandem_guest::{parse_cpu_list, trace, Fault, GuestOptions, Harvest};
-use tandem_probe::threads::Threads;
-use tandem_probe::{share, sys, vtop};
 
 /// Load the vCPU-aware scheduler and run until interrupted.
 ///
@@ -245,18 +244,12 @@ impl GuestCmd {
 
 /// Probes all vCPUs that may be used.
 fn observe(length: Duration) -> anyhow::Result<Observation> {
-    let cpus = sys::usable_cpus().context("which CPUs may be used")?;
-    let samples = share::sample(&cpus, length, sys::Policy::BestEffort).context("measuring shares")?;
-    let vcpus: Vec<Probed> = samples
+    let report = ProbeCmd::of_everything(length)?;
+    let vcpus: Vec<Probed> = report
+        .vcpus
         .iter()
-        .map(|s| Probed { cpu: s.cpu, share: s.share(), absence_ms: s.absences.mean_ns / 1e6 })
+        .map(|v| Probed { cpu: v.cpu, share: v.share, absence_ms: v.absence_ms })
         .collect();
-    let mut stacks = Vec::new();
-    if cpus.len() > 1 {
-        let mut threads = Threads::on(&cpus).context("measuring the topology")?;
-        let (topology, _) =
-            vtop::full(&mut threads, length.as_nanos() as u64).context("measuring the topology")?;
-        stacks.extend(topology.stacked().cloned());
-    }
+    let stacks: Vec<_> = report.topology.iter().flat_map(|topology| topology.stacked().cloned()).collect();
     Ok(tandem_guest::observe::observe(&vcpus, &stacks))
 }

@@ -87,6 +87,14 @@ impl ProbeCmd {
         }
     }
 
+    /// All that can be probed of all CPUs that this process may use, each part for a time.
+    pub(crate) fn of_everything(length: Duration) -> anyhow::Result<Report> {
+        let duration = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+        let probe =
+            Self { only: None, cpus: None, duration, json: false, svg: None, sysfs: None, watch: None };
+        probe.probe(&probe.chosen()?)
+    }
+
     fn chosen(&self) -> anyhow::Result<Vec<usize>> {
         let usable = sys::usable_cpus().context("which CPUs may be used")?;
         let Some(list) = &self.cpus else { return Ok(usable) };
