@@ -30,8 +30,12 @@
 #define TANDEM_ABSENCE_MIN_NS (100 * NSEC_PER_USEC_)
 /* An estimate that nothing refreshed for this long is no longer believed. */
 #define TANDEM_STALE_NS (3000 * NSEC_PER_MSEC_)
-/* A window this far below the average is news: what is known of others is old. */
+/*
+ * Windows this far below the average, as many in a row, are news: what is known of others is old. One alone is not:
+ * where absences are irregular and a window holds two of them on average, every seventh is that low by chance.
+ */
 #define TANDEM_DROP_SHARE 300U
+#define TANDEM_DROP_WINDOWS 2U
 /* Below this share a vCPU counts as contended (5-8 % steal is ordinary noise). */
 #define TANDEM_CONTENDED_SHARE 860U
 
@@ -58,6 +62,7 @@ struct vcpu_model {
 	u32 share;		/* 0..1024 */
 	u32 steady_share;	/* the same over more samples */
 	u32 samples;
+	u32 low;		/* windows in a row that were far below the average */
 };
 
 /* Outcome of an observation, a bit set. */
@@ -116,8 +121,11 @@ POLICY u32 vcap_sample(struct vcpu_model *m, u64 now_ns, u32 sample)
 	u32 out = VCAP_SAMPLED;
 	bool known;
 
-	if (m->samples && sample + TANDEM_DROP_SHARE < m->share)
+	m->low = m->samples && sample + TANDEM_DROP_SHARE < m->steady_share ? m->low + 1 : 0;
+	if (m->low >= TANDEM_DROP_WINDOWS) {
+		m->low = 0;
 		out |= VCAP_DROPPED;
+	}
 	/* What is not believed any more is replaced; else old and new weigh one half each. */
 	known = m->samples && m->updated_ns;
 	m->share = known ? (u32)ewma_u64(m->share, sample, 1) : sample;

@@ -163,6 +163,35 @@ fn wake_ups_in_bunches_do_not_make_a_wait_look_short() {
 }
 
 #[test]
+fn irregular_absences_are_no_news_as_long_as_they_stay_the_same() {
+    const SECONDS: u64 = 60;
+    let (mut model, mut state, mut now) = (vcpu_model::default(), 7, 0);
+    let mut lasting = |mean: u64| (-(1.0 - (random(&mut state) % (1 << 31)) as f64 / f64::from(1u32 << 31)).ln() * mean as f64) as u64;
+    let (mut news, mut far_below, mut windows) = (0, 0, 0);
+    while now < SECONDS * 1000 * MS {
+        for (present, length) in [(true, lasting(8 * MS)), (false, lasting(8 * MS))] {
+            let steady = model.steady_share;
+            now += length;
+            let seen = vcap_busy(&mut model, now, length, if present { 0 } else { length }, 1);
+            if seen != 0 && windows > 20 {
+                // One half of what the average was and one half of this window is the average now.
+                far_below += u64::from(model.share + 150 < steady);
+                news += u64::from(seen & 2 != 0);
+            }
+            windows += u64::from(seen != 0);
+        }
+    }
+    assert!(far_below > 2 * SECONDS, "single windows are far below often: {far_below}");
+    assert!(news < SECONDS, "{news} times in {SECONDS} s");
+    // The host takes nine tenths from now on.
+    let changed = now;
+    while vcap_busy(&mut model, now, 10 * MS, 9 * MS, 1) & 2 == 0 {
+        now += 10 * MS;
+        assert!(now - changed < 200 * MS, "not noticed");
+    }
+}
+
+#[test]
 fn a_few_late_wake_ups_are_no_news() {
     let mut model = vcpu_model::default();
     let (mut now, mut sampled) = (0, 0);
