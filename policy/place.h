@@ -56,6 +56,18 @@ struct place_view {
 	bool foreseen;		/* its rhythm is known */
 };
 
+/*
+ * The work that a place is looked for: what the task usually does between two
+ * sleeps. Of one that asks for a shorter request than others, not more than that:
+ * it wants an answer soon, not to be done soon.
+ */
+POLICY u64 place_work_ns(u64 mean_burst_ns, u64 request_ns, u64 ordinary_request_ns)
+{
+	u64 work = request_ns < ordinary_request_ns ? min_u64(mean_burst_ns, request_ns) : mean_burst_ns;
+
+	return max_u64(work, TANDEM_MOVE_COST_NS);
+}
+
 /* Time until a vCPU of that share has done this work. */
 POLICY u64 place_drain_ns(u64 work_ns, u32 share)
 {

@@ -11,6 +11,7 @@
 #ifndef TANDEM_CORE_FAIR_BPF_H
 #define TANDEM_CORE_FAIR_BPF_H
 
+#include "hint.bpf.h"
 #include "quota.bpf.h"
 #include "steal.bpf.h"
 
@@ -205,6 +206,10 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	t->weight = effective_weight(t->own_weight, t->scale);
 	custom = k_custom_slice(p);
 	t->base_ns = custom ? custom : base_request_ns;
+	if (!custom && task_hinted(p, g)) {
+		t->base_ns = min_u64(TANDEM_REQUEST_MIN_NS, base_request_ns);
+		count(c, CNT_HINTED);
+	}
 	i = class_index(t->class);
 	clock = clock_now(c, i, now);
 	if (t->left_cpu == cpu)

@@ -52,9 +52,14 @@ enum counter {
 	CNT_STRAGGLERS,		/* vCPUs found to get about a tenth of what others get */
 	CNT_EVICTED,		/* tasks sent away from a vCPU that is left without work */
 	CNT_HELD,		/* best-effort work interrupted because another vCPU of its stack got normal work */
+	CNT_HINTED,		/* wake-ups of tasks that shall answer soon by the user's word */
 	CNT_LEASES,		/* threads that were given a vCPU of their own */
 	NR_COUNTERS,
 };
+
+/* Of the kernel, with the zero at its end; and how many of them may be hinted at, cgroups likewise. */
+#define TASK_NAME_LEN 16
+#define MAX_HINTS 64
 
 /* What a trace shows besides decisions, which have the numbers of their counters. */
 enum trace_kind {
@@ -70,7 +75,7 @@ struct trace_record {
 	u32 cpu;		/* where it was decided */
 	u32 kind;		/* enum counter or enum trace_kind */
 	s32 pid;		/* of the task concerned, or that runs there; 0: none */
-	char comm[16];
+	char comm[TASK_NAME_LEN];
 };
 
 /* Of the buffer between kernel and daemon. A power of two, and of whole pages. */
@@ -217,6 +222,7 @@ struct group_state {
 	u32 active;		/* had runnable tasks of late, itself or below */
 	u32 own_idle;		/* cpu.idle */
 	u32 idle;		/* the same, or inherited */
+	u32 hinted;		/* its tasks shall answer soon by the user's word, itself or above */
 	u32 limit;		/* nearest group with a quota, itself or above; 0: none */
 	u32 limits_seen;	/* generation of `limit` */
 	u64 id;			/* of the cgroup */

@@ -49,7 +49,7 @@ static __noinline s32 cheapest_cpu(struct task_struct *p, struct task_state *t, 
 
 	if (!p || !t)
 		return prev_cpu;
-	work = max_u64(t->mean_burst_ns, TANDEM_MOVE_COST_NS);
+	work = place_work_ns(t->mean_burst_ns, t->base_ns, base_request_ns);
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 		u64 cost;

@@ -48,6 +48,9 @@ pub enum GuestError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// Hints who shall answer soon that cannot be followed.
+    #[error("hint who shall answer soon: {0}")]
+    Hints(String),
     /// The kernel refused the scheduler.
     #[error("loading the scheduler failed: {0:#}")]
     Load(anyhow::Error),

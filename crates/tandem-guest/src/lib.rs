@@ -12,6 +12,7 @@ pub mod doctor;
 mod domains;
 mod error;
 mod gate;
+pub mod hints;
 mod irqs;
 mod live;
 mod metrics;

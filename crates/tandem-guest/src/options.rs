@@ -53,6 +53,10 @@ pub struct GuestOptions {
     pub ban: bool,
     /// Every thread has a vCPU of its own, while they last.
     pub dedicate: bool,
+    /// Tasks that shall answer soon: their names, as the kernel has them, of 1 to 15 bytes; up to 64.
+    pub latency_names: Vec<String>,
+    /// cgroups whose tasks shall answer soon, below the mount point or from it on; up to 64.
+    pub latency_groups: Vec<std::path::PathBuf>,
     /// Unload the scheduler while it does not help.
     pub gate: bool,
     /// Print libbpf's messages too.
@@ -80,6 +84,8 @@ impl Default for GuestOptions {
             place_by_cost: true,
             ban: false,
             dedicate: false,
+            latency_names: Vec::new(),
+            latency_groups: Vec::new(),
             gate: false,
             debug: false,
             metrics: None,

@@ -4,6 +4,7 @@ use crate::bpf::{intf, BpfSkel, BpfSkelBuilder};
 use crate::budget::Budget;
 use crate::domains::Domains;
 use crate::gate::{self, Gate};
+use crate::hints::Hints;
 use crate::metrics::Exporter;
 use crate::model::{self, GroupFacts, VcpuFacts};
 use crate::options::{Fault, GuestOptions, Harvest};
@@ -143,7 +144,8 @@ impl<'a> Running<'a> {
         let exporter = options.metrics.map(Exporter::start).transpose()?;
         let nr_cpus = model::kernel_cpu_list("possible")?.last().map_or(1, |last| last + 1);
         let online = model::kernel_cpu_list("online")?;
-        let mut skel = load(options, storage, nr_cpus, &online).map_err(GuestError::Load)?;
+        let hints = Hints::new(options, &preflight::SystemPaths::default())?;
+        let mut skel = load(options, &hints, storage, nr_cpus, &online).map_err(GuestError::Load)?;
         let domains = Domains::of_the_kernel(nr_cpus, &online);
         domains.install(&mut skel)?;
         let link = scx_ops_attach!(skel, tandem_guest).map_err(GuestError::Load)?;
@@ -280,6 +282,7 @@ impl<'a> Running<'a> {
 
 fn load<'a>(
     options: &GuestOptions,
+    hints: &Hints,
     storage: &'a mut MaybeUninit<OpenObject>,
     nr_cpus: usize,
     online: &[usize],
@@ -305,6 +308,7 @@ fn load<'a>(
         rodata.bvs_enabled = options.place_by_cost;
         rodata.rwc_enabled = options.ban;
         rodata.dedicate_enabled = options.dedicate;
+        rodata.hints_enabled = !hints.is_empty();
         rodata.fault = match options.fault {
             Fault::None => intf::fault_FAULT_NONE,
             Fault::Stall => intf::fault_FAULT_STALL,
@@ -324,6 +328,13 @@ fn load<'a>(
         ops.flags |= *scx_utils::compat::SCX_OPS_SWITCH_PARTIAL;
     }
     let skel = scx_ops_load!(open, tandem_guest, uei)?;
+    let there = 1u32.to_ne_bytes();
+    for key in hints.names() {
+        skel.maps.hinted_names.update(key, &there, MapFlags::ANY)?;
+    }
+    for id in hints.groups() {
+        skel.maps.hinted_groups.update(&id.to_ne_bytes(), &there, MapFlags::ANY)?;
+    }
     for &cpu in online.iter().filter(|cpu| **cpu < nr_cpus) {
         let mut record = vec![0u8; skel.maps.cpus.value_size() as usize];
         let at = std::mem::offset_of!(intf::cpu_state, online);

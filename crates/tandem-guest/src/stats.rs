@@ -182,6 +182,9 @@ pub struct GuestStats {
     #[stat(desc = "best-effort work interrupted for normal work on the same hardware thread")]
     pub held: u64,
     /// Counter, see `desc`.
+    #[stat(desc = "wake-ups of tasks that shall answer soon by the user's word")]
+    pub hinted: u64,
+    /// Counter, see `desc`.
     #[stat(desc = "threads that were given a vCPU of their own")]
     pub leases: u64,
     /// What there is now, not since when.
@@ -261,6 +264,7 @@ impl GuestStats {
             stragglers: sum(intf::counter_CNT_STRAGGLERS),
             evicted: sum(intf::counter_CNT_EVICTED),
             held: sum(intf::counter_CNT_HELD),
+            hinted: sum(intf::counter_CNT_HINTED),
             leases: sum(intf::counter_CNT_LEASES),
             now: Moment {
                 tasks: facts.iter().map(|f| f.tasks).sum(),
@@ -329,6 +333,7 @@ impl GuestStats {
             stragglers: self.stragglers.saturating_sub(earlier.stragglers),
             evicted: self.evicted.saturating_sub(earlier.evicted),
             held: self.held.saturating_sub(earlier.held),
+            hinted: self.hinted.saturating_sub(earlier.hinted),
             leases: self.leases.saturating_sub(earlier.leases),
             now: self.now.clone(),
             vcpus: self.vcpus.iter().map(|(cpu, v)| (*cpu, v.since(earlier.vcpus.get(cpu)))).collect(),
@@ -349,9 +354,9 @@ impl GuestStats {
         )?;
         writeln!(
             out,
-            "  left in time {} (called {} abandoned {} taken back {}, {:.1} ms gained; caught {})  stragglers {} evicted {} held {}  leases {}",
+            "  left in time {} (called {} abandoned {} taken back {}, {:.1} ms gained; caught {})  stragglers {} evicted {} held {}  hinted {}  leases {}",
             self.harvested, self.foreseen, self.abandoned, self.taken_back, self.harvested_us as f64 / 1e3, self.caught,
-            self.stragglers, self.evicted, self.held, self.leases
+            self.stragglers, self.evicted, self.held, self.hinted, self.leases
         )?;
         let now = &self.now;
         writeln!(

@@ -57,6 +57,7 @@ const DECISIONS: [&str; intf::counter_NR_COUNTERS as usize] = [
     "straggler",
     "evicted",
     "held",
+    "hinted",
     "lease",
 ];
 

@@ -55,6 +55,7 @@ pub mod safe {
         push_gains(from: u32, to: u32) -> bool;
         absence_bucket(absence_ns: u64) -> u32;
         place_drain_ns(work_ns: u64, share: u32) -> u64;
+        place_work_ns(mean_burst_ns: u64, request_ns: u64, ordinary_request_ns: u64) -> u64;
         move_cost_ns(far: bool) -> u64;
         far_excess(excess: u64, heavy_weight: u64) -> u64;
         takes_normal(bans: u32) -> bool;

@@ -166,7 +166,9 @@ fn wake_ups_in_bunches_do_not_make_a_wait_look_short() {
 fn irregular_absences_are_no_news_as_long_as_they_stay_the_same() {
     const SECONDS: u64 = 60;
     let (mut model, mut state, mut now) = (vcpu_model::default(), 7, 0);
-    let mut lasting = |mean: u64| (-(1.0 - (random(&mut state) % (1 << 31)) as f64 / f64::from(1u32 << 31)).ln() * mean as f64) as u64;
+    let mut lasting = |mean: u64| {
+        (-(1.0 - (random(&mut state) % (1 << 31)) as f64 / f64::from(1u32 << 31)).ln() * mean as f64) as u64
+    };
     let (mut news, mut far_below, mut windows) = (0, 0, 0);
     while now < SECONDS * 1000 * MS {
         for (present, length) in [(true, lasting(8 * MS)), (false, lasting(8 * MS))] {
@@ -270,6 +272,17 @@ fn a_short_task_prefers_a_busy_strong_vcpu_to_an_idle_weak_one() {
     // Not at any price: behind a long queue the weak one is sooner.
     let strong_full = view(1024, false, 20, 0);
     assert!(place_cost_ns(&strong_full, MS / 2) > place_cost_ns(&weak_idle, MS / 2));
+}
+
+#[test]
+fn who_asks_for_short_turns_is_sent_where_it_is_answered_soon() {
+    // A vCPU that gets little, but is there; and a whole one that is not.
+    let (weak, away) = (view(SCALE / 4, true, 0, 0), view(SCALE, true, 0, 4));
+    let away = place_view { wait_ns: 4 * MS, ..away };
+    let (ordinary, hinted) = (place_work_ns(8 * MS, 3 * MS, 3 * MS), place_work_ns(8 * MS, MS / 2, 3 * MS));
+    assert_eq!((ordinary, hinted), (8 * MS, MS / 2));
+    assert!(place_cost_ns(&weak, ordinary) > place_cost_ns(&away, ordinary));
+    assert!(place_cost_ns(&weak, hinted) < place_cost_ns(&away, hinted));
 }
 
 #[test]

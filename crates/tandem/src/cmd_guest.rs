@@ -73,6 +73,14 @@ pub struct GuestCmd {
     #[arg(long, conflicts_with = "ivh")]
     dedicate: bool,
 
+    /// Tasks of this name shall answer soon (repeatable): short turns, and places that are there at once
+    #[arg(long, value_name = "NAME", value_parser = tandem_guest::hints::task_name)]
+    latency_name: Vec<String>,
+
+    /// Tasks of this cgroup and those below it shall answer soon (repeatable), e.g. system.slice/nginx.service
+    #[arg(long, value_name = "PATH", conflicts_with = "ignore_cgroups")]
+    latency_cgroup: Vec<PathBuf>,
+
     /// Return to the kernel's scheduler while this one does not help: where nothing is stolen, or where trials show it
     #[arg(long)]
     gate: bool,
@@ -227,6 +235,8 @@ impl GuestCmd {
             place_by_cost: !self.no_bvs,
             ban: self.rwc,
             dedicate: self.dedicate,
+            latency_names: self.latency_name,
+            latency_groups: self.latency_cgroup,
             gate: self.gate,
             metrics: self.metrics,
             debug: self.verbose > 1,

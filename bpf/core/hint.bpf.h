@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Who shall answer soon, by the user's word: tasks by their name, or all of a
+ * cgroup. They count as if they had asked for the shortest request by
+ * sched_setattr(): earlier deadlines, and places that answer soon
+ * (policy/place.h). Not more CPU time: a request says when, not how much.
+ */
+#ifndef TANDEM_CORE_HINT_BPF_H
+#define TANDEM_CORE_HINT_BPF_H
+
+#include "state.bpf.h"
+
+struct task_name {
+	char text[TASK_NAME_LEN];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_HINTS);
+	__type(key, struct task_name);
+	__type(value, u32);
+} hinted_names SEC(".maps");
+
+/* By the id of the cgroup. Filled before anything is loaded: those below inherit as they appear. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_HINTS);
+	__type(key, u64);
+	__type(value, u32);
+} hinted_groups SEC(".maps");
+
+/* There are hints. A loader's setting. */
+const volatile bool hints_enabled = false;
+
+static __always_inline bool group_hinted(u64 id, const struct group_state *parent)
+{
+	return hints_enabled && ((parent && parent->hinted) || bpf_map_lookup_elem(&hinted_groups, &id));
+}
+
+static __always_inline bool task_hinted(const struct task_struct *p, const struct group_state *g)
+{
+	struct task_name name;
+
+	if (!hints_enabled)
+		return false;
+	if (g && g->hinted)
+		return true;
+	__builtin_memcpy(name.text, p->comm, sizeof(name.text));
+	return bpf_map_lookup_elem(&hinted_names, &name);
+}
+
+#endif
