@@ -199,6 +199,21 @@ pub struct RtSpec {
     /// Each competitor begins so much later than the one before it, microseconds.
     #[serde(default)]
     pub stagger_us: u64,
+    /// Stretches of time with other lengths than `on_us` and `off_us`, one after another and over again from the
+    /// start on.
+    #[serde(default)]
+    pub phases: Vec<RtPhase>,
+}
+
+/// A stretch of time of a competitor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RtPhase {
+    /// Its length, milliseconds.
+    pub for_ms: u64,
+    /// Busy time in microseconds; 0: it rests.
+    pub on_us: u64,
+    /// Idle time in microseconds.
+    pub off_us: u64,
 }
 
 /// What a competitor has done since it was started.

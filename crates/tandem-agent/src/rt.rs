@@ -8,7 +8,7 @@ use crate::sys;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use tandem_agent::{RtSpec, RtStat};
+use tandem_agent::{RtPhase, RtSpec, RtStat};
 
 const PRIORITY: i32 = 40;
 /// No burst gets shorter than this, whatever the compensation.
@@ -98,7 +98,13 @@ fn compete(shared: &Shared, spec: &RtSpec, index: usize, origin_ns: u64) {
     // Timers fire late by a fairly constant time; sleeping shorter by its running mean keeps the grid.
     let mut lateness_ns = 0u64;
     while !shared.stop.load(Ordering::Relaxed) {
-        let (on_ns, off_ns) = lengths.next();
+        let (on_ns, off_ns) = lengths.at(begin - origin_ns);
+        if on_ns == 0 {
+            // It rests, in pieces short enough to be stopped.
+            sys::sleep_until_ns(begin + off_ns);
+            begin += off_ns;
+            continue;
+        }
         let turn = if spec.swap_ms == 0 {
             index
         } else {
@@ -134,16 +140,25 @@ struct Lengths {
     on_ns: u64,
     off_ns: u64,
     state: Option<u64>,
+    phases: Vec<RtPhase>,
 }
+
+/// A rest is slept through in pieces of this length.
+const REST_NS: u64 = 50_000_000;
 
 impl Lengths {
     fn new(spec: &RtSpec, index: usize) -> Self {
         let state = spec.seed.map(|seed| seed ^ (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        Self { on_ns: spec.on_us * 1000, off_ns: spec.off_us * 1000, state }
+        Self { on_ns: spec.on_us * 1000, off_ns: spec.off_us * 1000, state, phases: spec.phases.clone() }
     }
 
-    fn next(&mut self) -> (u64, u64) {
-        (self.draw(self.on_ns), self.draw(self.off_ns))
+    /// Lengths of a burst that begins so long after the start, and of the gap after it.
+    fn at(&mut self, since_ns: u64) -> (u64, u64) {
+        match phase_at(&self.phases, since_ns) {
+            None => (self.draw(self.on_ns), self.draw(self.off_ns)),
+            Some((phase, left_ns)) if phase.on_us == 0 => (0, left_ns.clamp(1, REST_NS)),
+            Some((phase, _)) => (self.draw(phase.on_us * 1000), self.draw(phase.off_us * 1000)),
+        }
     }
 
     fn draw(&mut self, mean_ns: u64) -> u64 {
@@ -159,17 +174,56 @@ impl Lengths {
     }
 }
 
+/// The phase at a time after the start, and what is left of it; none: there are no phases.
+fn phase_at(phases: &[RtPhase], since_ns: u64) -> Option<(RtPhase, u64)> {
+    let length_ns = |phase: &RtPhase| phase.for_ms.saturating_mul(1_000_000);
+    let cycle_ns = phases.iter().map(length_ns).fold(0, u64::saturating_add);
+    let mut at = since_ns.checked_rem(cycle_ns)?;
+    for phase in phases {
+        if at < length_ns(phase) {
+            return Some((*phase, length_ns(phase) - at));
+        }
+        at -= length_ns(phase);
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn spec() -> RtSpec {
+        RtSpec {
+            cpus: vec![1],
+            on_us: 4000,
+            off_us: 8000,
+            seed: Some(3),
+            swap_ms: 0,
+            stagger_us: 0,
+            phases: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn phases_follow_one_another_and_begin_again() {
+        let rest = RtPhase { for_ms: 100, on_us: 0, off_us: 1000 };
+        let busy = RtPhase { for_ms: 200, on_us: 8000, off_us: 2000 };
+        let mut lengths = Lengths::new(&RtSpec { seed: None, phases: vec![rest, busy], ..spec() }, 0);
+        const MS: u64 = 1_000_000;
+        assert_eq!(lengths.at(0), (0, REST_NS));
+        assert_eq!(lengths.at(90 * MS), (0, 10 * MS));
+        assert_eq!(lengths.at(100 * MS), (8 * MS, 2 * MS));
+        assert_eq!(lengths.at(299 * MS), (8 * MS, 2 * MS));
+        assert_eq!(lengths.at(300 * MS), (0, REST_NS));
+        assert_eq!(phase_at(&[RtPhase { for_ms: 0, ..rest }], 5), None);
+    }
+
     #[test]
     fn seeded_lengths_are_repeatable_and_have_the_asked_mean() {
-        let spec =
-            RtSpec { cpus: vec![1], on_us: 4000, off_us: 8000, seed: Some(3), swap_ms: 0, stagger_us: 0 };
+        let spec = spec();
         let draw = || {
             let mut lengths = Lengths::new(&spec, 0);
-            (0..20_000).map(|_| lengths.next()).collect::<Vec<_>>()
+            (0..20_000).map(|_| lengths.at(0)).collect::<Vec<_>>()
         };
         let first = draw();
         assert_eq!(first, draw());

@@ -51,6 +51,31 @@ pub enum GuestError {
     /// Hints who shall answer soon that cannot be followed.
     #[error("hint who shall answer soon: {0}")]
     Hints(String),
+    /// Not the service manager.
+    #[error("systemd does not run this machine (/run/systemd/system is missing): --backend cpuset works through its AllowedCPUs")]
+    NoSystemd,
+    /// The daemon would be among those whom it keeps off vCPUs that it has to probe.
+    #[error("this process is in {unit}, which it would limit: start it in a slice of its own, e.g. systemd-run --slice=tandem tandem guest --backend cpuset")]
+    OwnUnit {
+        /// The unit.
+        unit: String,
+    },
+    /// systemd refused.
+    #[error("{asked}: {reason}")]
+    Systemd {
+        /// The command.
+        asked: String,
+        /// Its message.
+        reason: String,
+    },
+    /// The file that says how things were is not usable.
+    #[error("{path}, which says what AllowedCPUs were before: {reason}", path = path.display())]
+    CpusetState {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The kernel refused the scheduler.
     #[error("loading the scheduler failed: {0:#}")]
     Load(anyhow::Error),

@@ -10,6 +10,7 @@
 //!   Each trial that confirms what was known doubles the time until the next.
 
 use std::time::Duration;
+use tandem_probe::core::steal_of_all_ns;
 
 /// Length of a window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(2);
@@ -180,7 +181,7 @@ fn median(values: &mut [f64]) -> Option<f64> {
 }
 
 /// Reads the sums from the text of `/proc/schedstat` and `/proc/stat`.
-pub(crate) fn parse(schedstat: &str, stat: &str, tick_ns: u64) -> Sums {
+pub(crate) fn parse(schedstat: &str, stat: &str) -> Sums {
     let mut sums = Sums::default();
     for line in schedstat.lines().filter(|line| line.starts_with("cpu")) {
         // cpu<N> and nine numbers; the seventh is run time, the eighth run delay (Documentation/scheduler/sched-stats).
@@ -188,9 +189,7 @@ pub(crate) fn parse(schedstat: &str, stat: &str, tick_ns: u64) -> Sums {
         sums.ran_ns = sums.ran_ns.saturating_add(numbers.next().unwrap_or(0));
         sums.waited_ns = sums.waited_ns.saturating_add(numbers.next().unwrap_or(0));
     }
-    let total = stat.lines().find(|line| line.starts_with("cpu "));
-    let steal = total.and_then(|line| line.split_ascii_whitespace().nth(8)?.parse::<u64>().ok()).unwrap_or(0);
-    sums.stolen_ns = steal.saturating_mul(tick_ns);
+    sums.stolen_ns = steal_of_all_ns(stat).unwrap_or(0);
     sums
 }
 
@@ -198,7 +197,7 @@ pub(crate) fn parse(schedstat: &str, stat: &str, tick_ns: u64) -> Sums {
 pub(crate) fn read() -> Option<Sums> {
     let schedstat = std::fs::read_to_string("/proc/schedstat").ok()?;
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
-    Some(parse(&schedstat, &stat, crate::sys::clock_tick_ns()))
+    Some(parse(&schedstat, &stat))
 }
 
 #[cfg(test)]
@@ -278,14 +277,14 @@ mod tests {
         let schedstat =
             "version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 100 20 3\ndomain0 MC 3 0\ncpu1 0 0 0 0 0 0 50 5 1\n";
         let stat = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
-        let sums = parse(schedstat, stat, 10);
-        assert_eq!(sums, Sums { ran_ns: 150, waited_ns: 25, stolen_ns: 80 });
+        let sums = parse(schedstat, stat);
+        assert_eq!(sums, Sums { ran_ns: 150, waited_ns: 25, stolen_ns: 80_000_000 });
     }
 
     proptest! {
         #[test]
         fn any_text_is_read(schedstat in "\\PC*", stat in "\\PC*") {
-            parse(&schedstat, &stat, 10_000_000);
+            parse(&schedstat, &stat);
         }
 
         #[test]

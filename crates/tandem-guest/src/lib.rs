@@ -8,6 +8,7 @@
 mod bpf;
 mod budget;
 pub mod cost;
+pub mod cpuset;
 pub mod doctor;
 mod domains;
 mod error;

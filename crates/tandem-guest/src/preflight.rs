@@ -1,6 +1,6 @@
 //! Checks before anything is loaded: each finding is one sentence with what to do.
 
-use crate::GuestError;
+use crate::{cpuset, GuestError};
 use std::path::{Path, PathBuf};
 
 /// Where the kernel shows what is checked; another root serves the tests.
@@ -9,6 +9,8 @@ pub struct SystemPaths {
     sched_ext: PathBuf,
     btf: PathBuf,
     cgroup: PathBuf,
+    systemd: PathBuf,
+    own_cgroup: PathBuf,
 }
 
 impl Default for SystemPaths {
@@ -24,6 +26,8 @@ impl SystemPaths {
             sched_ext: root.join("sys/kernel/sched_ext"),
             btf: root.join("sys/kernel/btf/vmlinux"),
             cgroup: root.join("sys/fs/cgroup"),
+            systemd: root.join("run/systemd/system"),
+            own_cgroup: root.join("proc/self/cgroup"),
         }
     }
 
@@ -91,6 +95,30 @@ pub fn check(
         return Ok(());
     }
     check_cgroups(&paths.cgroup, support, 0)
+}
+
+/// Can vCPUs be taken out of use through systemd on this machine?
+///
+/// # Errors
+/// The first obstacle found, with its remedy.
+pub fn check_cpuset(paths: &SystemPaths, is_root: bool) -> Result<(), GuestError> {
+    if !paths.systemd.is_dir() {
+        return Err(GuestError::NoSystemd);
+    }
+    if !is_root {
+        return Err(GuestError::NotRoot);
+    }
+    // A scheduler that is loaded decides itself where tasks go.
+    if read_trimmed(&paths.sched_ext.join("state")).is_ok_and(|state| state != "disabled") {
+        let name = read_trimmed(&paths.sched_ext.join("root/ops")).unwrap_or_else(|_| "unknown".into());
+        return Err(GuestError::SchedulerPresent { name });
+    }
+    let own = read_trimmed(&paths.own_cgroup)?;
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    match path.split('/').next().filter(|unit| cpuset::UNITS.contains(unit)) {
+        Some(unit) => Err(GuestError::OwnUnit { unit: unit.into() }),
+        None => Ok(()),
+    }
 }
 
 fn read_trimmed(path: &Path) -> Result<String, GuestError> {
@@ -185,5 +213,21 @@ mod tests {
         let no_idle = CgroupSupport { quota: true, idle: false };
         let error = check(&paths, true, || no_idle, false).unwrap_err();
         assert!(matches!(&error, GuestError::CgroupKnob { path, .. } if *path == knob), "{error}");
+    }
+
+    #[test]
+    fn cpusets_need_systemd_no_other_scheduler_and_a_slice_of_their_own() {
+        let (_dir, paths) = machine();
+        assert!(matches!(check_cpuset(&paths, true), Err(GuestError::NoSystemd)));
+        std::fs::create_dir_all(&paths.systemd).unwrap();
+        std::fs::create_dir_all(paths.own_cgroup.parent().unwrap()).unwrap();
+        std::fs::write(&paths.own_cgroup, "0::/tandem.slice/run-1.service\n").unwrap();
+        assert!(matches!(check_cpuset(&paths, false), Err(GuestError::NotRoot)));
+        check_cpuset(&paths, true).unwrap();
+        std::fs::write(&paths.own_cgroup, "0::/user.slice/user-0.slice/session-1.scope\n").unwrap();
+        let error = check_cpuset(&paths, true).unwrap_err();
+        assert!(matches!(&error, GuestError::OwnUnit { unit } if unit == "user.slice"), "{error}");
+        std::fs::write(paths.sched_ext.join("state"), "enabled\n").unwrap();
+        assert!(matches!(check_cpuset(&paths, true), Err(GuestError::SchedulerPresent { .. })));
     }
 }

@@ -39,13 +39,6 @@ pub(crate) fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Length of a tick of the kernel's CPU accounting (`USER_HZ`) in nanoseconds.
-pub(crate) fn clock_tick_ns() -> u64 {
-    // SAFETY: sysconf has no preconditions.
-    let per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    1_000_000_000 / u64::try_from(per_s).unwrap_or(100).max(1)
-}
-
 /// CPU time that all threads of this process have used.
 pub(crate) fn cpu_time_of_process() -> std::time::Duration {
     std::time::Duration::from_nanos(clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID))

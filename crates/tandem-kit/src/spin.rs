@@ -76,12 +76,15 @@ pub fn run(args: &Args) -> Result<Value> {
     // Run time between two switches that the threads did not ask for: the slice as delivered.
     let (cpu_ms, preempted) =
         threads.iter().fold((0.0, 0), |(ms, count), thread| (ms + thread.cpu_ms, count + thread.preempted));
+    let windows: Vec<u64> =
+        (0..window_count as usize).map(|at| threads.iter().map(|thread| thread.windows[at]).sum()).collect();
     let work_total: u64 = threads.iter().map(|thread| thread.work).sum();
     Ok(json!({
         "workload": "spin",
         "secs": args.secs,
         "window_ms": args.window_ms,
         "threads": threads,
+        "windows": windows,
         "work_total": work_total,
         "work_per_s": threads.iter().map(|thread| thread.work_per_s).sum::<f64>().round(),
         "mean_slice_ms": if preempted > 0 { json!(cpu_ms / preempted as f64) } else { Value::Null },

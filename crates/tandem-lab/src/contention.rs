@@ -4,13 +4,13 @@
 //! timer. The cost is measured from the host's own accounting (run delay of the vCPU thread per burst,
 //! with the guest spinning) and taken off the bursts, until delay per burst is what was asked for.
 
-use crate::experiment::{Contention, Experiment, Vm};
+use crate::experiment::{Contention, Experiment, Phase, Vm};
 use crate::link::Link;
 use crate::{sys, LabError};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tandem_agent::{Op, RtSpec, RtStat, VcpuStat, SELF};
+use tandem_agent::{Op, RtPhase, RtSpec, RtStat, VcpuStat, SELF};
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// Rounds of calibration, and how long each measures.
@@ -72,14 +72,27 @@ impl Contenders {
         experiment: &Experiment,
         wanted: BTreeSet<usize>,
     ) -> Result<(), LabError> {
-        if self.active == wanted {
+        let phases = |index: &usize| experiment.contention.get(*index).is_some_and(|c| !c.phases.is_empty());
+        // Phases are counted from the beginning of the workload on.
+        if self.active == wanted && !wanted.iter().any(phases) {
             return Ok(());
         }
+        self.start(link, experiment, wanted, true)
+    }
+
+    /// Starts exactly `wanted`, with their phases or without.
+    fn start(
+        &mut self,
+        link: &mut Link,
+        experiment: &Experiment,
+        wanted: BTreeSet<usize>,
+        with_phases: bool,
+    ) -> Result<(), LabError> {
         link.ask(SELF, Op::RtStop, LIMIT)?;
         self.active.clear();
         for &index in &wanted {
             let Some(contention) = experiment.contention.get(index) else { continue };
-            link.ask(SELF, Op::RtStart(spec_of(contention, experiment.seed)), LIMIT)?;
+            link.ask(SELF, Op::RtStart(spec_of(contention, experiment.seed, with_phases)), LIMIT)?;
             for &cpu in &contention.cpus {
                 let compensation_ns = self.compensation_ns.get(&(index, cpu)).copied().unwrap_or(0);
                 link.ask(SELF, Op::RtCompensate { cpu, compensation_ns }, LIMIT)?;
@@ -92,7 +105,13 @@ impl Contenders {
     /// What was delivered between two moments by the competitors that are at work.
     pub fn delivered(&self, experiment: &Experiment, before: &Truth, after: &Truth) -> Vec<Delivered> {
         let on = |cpu| alone_on(experiment.vms.iter(), cpu);
-        self.active.iter().flat_map(|&index| delivered(experiment, index, on, before, after)).collect()
+        // Of phases that differ a mean over all says nothing.
+        let steady = |index: &&usize| experiment.contention.get(**index).is_some_and(|c| c.phases.is_empty());
+        self.active
+            .iter()
+            .filter(steady)
+            .flat_map(|&index| delivered(experiment, index, on, before, after))
+            .collect()
     }
 
     /// Adjusts the bursts for every set of competitors that some workload meets, with vCPUs kept busy
@@ -106,7 +125,7 @@ impl Contenders {
         }
         let spinners = start_spinners(link, experiment)?;
         for set in sets {
-            self.activate(link, experiment, set)?;
+            self.start(link, experiment, set, false)?;
             // Guests and competitors settle.
             pause(Duration::from_millis(500))?;
             for _ in 0..ROUNDS {
@@ -118,7 +137,7 @@ impl Contenders {
         for (vm, handle) in spinners {
             link.ask(&vm, Op::Stop { handle, signal: SIGTERM, timeout_s: 5.0 }, LIMIT)?;
         }
-        Ok(())
+        self.activate(link, experiment, BTreeSet::new())
     }
 
     /// One round: measures, corrects; true if nothing was to be corrected.
@@ -145,7 +164,7 @@ impl Contenders {
     }
 }
 
-fn spec_of(contention: &Contention, seed: u64) -> RtSpec {
+fn spec_of(contention: &Contention, seed: u64, with_phases: bool) -> RtSpec {
     RtSpec {
         cpus: contention.cpus.clone(),
         on_us: contention.on_us,
@@ -153,7 +172,12 @@ fn spec_of(contention: &Contention, seed: u64) -> RtSpec {
         seed: contention.seed.map(|own| own ^ seed),
         swap_ms: contention.swap_ms,
         stagger_us: contention.stagger_us,
+        phases: if with_phases { contention.phases.iter().map(phase_of).collect() } else { Vec::new() },
     }
+}
+
+fn phase_of(phase: &Phase) -> RtPhase {
+    RtPhase { for_ms: phase.for_ms, on_us: phase.on_us, off_us: phase.off_us }
 }
 
 /// One thread per vCPU in every guest that is looked at, until stopped.

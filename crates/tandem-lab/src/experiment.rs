@@ -134,6 +134,23 @@ pub struct Contention {
     /// Each CPU's absences begin so much later than those of the one before it, microseconds.
     #[serde(default)]
     pub stagger_us: u64,
+    /// Stretches of time with other lengths, one after another from the beginning of each workload on.
+    #[serde(default, rename = "phase")]
+    pub phases: Vec<Phase>,
+}
+
+/// A stretch of time of a contention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Phase {
+    /// Its length, milliseconds.
+    pub for_ms: u64,
+    /// For how long a vCPU there shall be inactive, microseconds; 0: it is left alone.
+    #[serde(default)]
+    pub on_us: u64,
+    /// For how long it shall be active, microseconds.
+    #[serde(default)]
+    pub off_us: u64,
 }
 
 /// A program that runs beside the workloads.
@@ -235,19 +252,38 @@ pub enum Reduce {
         /// Metric that is the reference.
         of: String,
     },
+    /// Of all phases but the first: the longest time in milliseconds until the mean speed over the next `hold_ms` is
+    /// at least `speed` of the mean of the phase's second half. Needs no reference.
+    Recovery {
+        /// Fraction of what the phase comes to.
+        speed: f64,
+        /// Length of a window.
+        window_ms: f64,
+        /// Length of the mean.
+        hold_ms: f64,
+        /// Length of a phase.
+        phase_ms: f64,
+    },
 }
 
 impl Reduce {
-    /// Name of the metric that is the reference.
-    pub fn of(&self) -> &str {
+    /// Name of the metric that is the reference, if it has one.
+    pub fn of(&self) -> Option<&str> {
         match self {
-            Reduce::TimeTo { of, .. } | Reduce::LongestBelow { of, .. } => of,
+            Reduce::TimeTo { of, .. } | Reduce::LongestBelow { of, .. } => Some(of),
+            Reduce::Recovery { .. } => None,
         }
     }
 
     fn check(&self) -> Result<(), String> {
         let (Reduce::TimeTo { speed, window_ms, hold_ms, .. }
-        | Reduce::LongestBelow { speed, window_ms, hold_ms, .. }) = self;
+        | Reduce::LongestBelow { speed, window_ms, hold_ms, .. }
+        | Reduce::Recovery { speed, window_ms, hold_ms, .. }) = self;
+        if let Reduce::Recovery { phase_ms, .. } = self {
+            if !(*phase_ms >= 2.0 * hold_ms && phase_ms.is_finite()) {
+                return Err("reduce: needs phase_ms of at least twice hold_ms".into());
+            }
+        }
         let good = *speed > 0.0 && *window_ms > 0.0 && hold_ms >= window_ms && hold_ms.is_finite();
         if good {
             Ok(())
@@ -412,12 +448,9 @@ impl Experiment {
         for metric in all() {
             let Some(how) = &metric.reduce else { continue };
             how.check().map_err(|message| format!("metric {:?}: {message}", metric.name))?;
-            if !all().any(|other| other.name == how.of() && other.reduce.is_none()) {
-                return Err(format!(
-                    "metric {:?}: no plain metric {:?} to compare with",
-                    metric.name,
-                    how.of()
-                ));
+            let Some(of) = how.of() else { continue };
+            if !all().any(|other| other.name == of && other.reduce.is_none()) {
+                return Err(format!("metric {:?}: no plain metric {of:?} to compare with", metric.name));
             }
         }
         Ok(())
@@ -466,6 +499,16 @@ impl Experiment {
                 return Err(
                     "[[contention]]: on_us and off_us below 800 are lost in the cost of switching".into()
                 );
+            }
+            for phase in &contention.phases {
+                let rests = phase.on_us == 0 && phase.off_us == 0;
+                if phase.for_ms == 0
+                    || phase.for_ms > 3_600_000
+                    || !(rests || phase.on_us.min(phase.off_us) >= 800)
+                {
+                    return Err("[[contention.phase]]: for_ms from 1 to 3600000, on_us and off_us from 800 on, or neither"
+                        .into());
+                }
             }
         }
         let named: Vec<&String> =

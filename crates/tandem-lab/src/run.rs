@@ -454,9 +454,13 @@ fn fill(result: &mut ExperimentResult, experiment: &Experiment, measured: Measur
                 metric.push(arm, *sample);
             }
             if let Some(how) = &spec.reduce {
-                let references = measured.samples.get(&(how.of().to_string(), experiment.arms[0].clone()));
-                let runs = measured.windows.get(&key);
-                for (windows, reference) in runs.into_iter().flatten().zip(references.into_iter().flatten()) {
+                let runs = measured.windows.get(&key).into_iter().flatten();
+                let Some(of) = how.of() else {
+                    runs.for_each(|windows| metric.push(arm, windows::reduce(windows, 0.0, how)));
+                    continue;
+                };
+                let references = measured.samples.get(&(of.to_string(), experiment.arms[0].clone()));
+                for (windows, reference) in runs.zip(references.into_iter().flatten()) {
                     metric.push(arm, windows::reduce(windows, *reference, how));
                 }
             }

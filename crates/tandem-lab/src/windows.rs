@@ -10,6 +10,9 @@ pub fn reduce(windows: &[f64], reference_per_s: f64, how: &Reduce) -> f64 {
     let (speed, window_ms, hold_ms) = match how {
         Reduce::TimeTo { speed, window_ms, hold_ms, .. }
         | Reduce::LongestBelow { speed, window_ms, hold_ms, .. } => (*speed, *window_ms, *hold_ms),
+        Reduce::Recovery { speed, window_ms, hold_ms, phase_ms } => {
+            return longest_recovery(windows, *speed, *window_ms, *hold_ms, *phase_ms);
+        }
     };
     let wanted = speed * reference_per_s * window_ms / 1000.0;
     let held = ((hold_ms / window_ms).round() as usize).max(1);
@@ -19,7 +22,9 @@ pub fn reduce(windows: &[f64], reference_per_s: f64, how: &Reduce) -> f64 {
         .collect();
     let count = match how {
         // From this moment on the mean over the next `hold_ms` is high enough; never: all windows.
-        Reduce::TimeTo { .. } => fast.iter().position(|fast| *fast).unwrap_or(windows.len()),
+        Reduce::TimeTo { .. } | Reduce::Recovery { .. } => {
+            fast.iter().position(|fast| *fast).unwrap_or(windows.len())
+        }
         // All windows of a slow stretch are counted, also those it shares with a fast one.
         Reduce::LongestBelow { .. } => match longest_run(&fast, false) {
             0 => 0,
@@ -27,6 +32,17 @@ pub fn reduce(windows: &[f64], reference_per_s: f64, how: &Reduce) -> f64 {
         },
     };
     count as f64 * window_ms
+}
+
+/// The longest of the times that the phases after the first take to come to what they come to.
+fn longest_recovery(windows: &[f64], speed: f64, window_ms: f64, hold_ms: f64, phase_ms: f64) -> f64 {
+    let phase = ((phase_ms / window_ms).round() as usize).max(1);
+    let recovery = |windows: &[f64]| {
+        let settled = &windows[windows.len() / 2..];
+        let per_s = settled.iter().sum::<f64>() / settled.len().max(1) as f64 * 1000.0 / window_ms;
+        reduce(windows, per_s, &Reduce::TimeTo { speed, window_ms, hold_ms, of: String::new() })
+    };
+    windows.chunks_exact(phase).skip(1).map(recovery).fold(0.0, f64::max)
 }
 
 fn longest_run(list: &[bool], of: bool) -> usize {
@@ -69,6 +85,17 @@ mod tests {
         assert_eq!(reduce(&[3.0, 3.0, 10.0, 3.0], STRONG_PER_S, &longest_below(50.0)), 100.0);
         assert_eq!(reduce(&[10.0; 9], STRONG_PER_S, &longest_below(100.0)), 0.0);
         assert_eq!(reduce(&[10.0, 1.0, 1.0, 10.0, 10.0], STRONG_PER_S, &longest_below(100.0)), 200.0);
+    }
+
+    #[test]
+    fn a_phase_is_held_against_its_own_end() {
+        let recovery = Reduce::Recovery { speed: 0.9, window_ms: 50.0, hold_ms: 100.0, phase_ms: 400.0 };
+        let (first, second) = ([1.0; 8], [1.0, 1.0, 1.0, 5.0, 5.0, 5.0, 5.0, 5.0]);
+        let third = [2.0; 8];
+        // The first has nothing to recover from; the third, slower as it is, is there at once.
+        assert_eq!(reduce(&[first, second, third].concat(), 0.0, &recovery), 150.0);
+        assert_eq!(reduce(&[second, first, third].concat(), 0.0, &recovery), 0.0);
+        assert_eq!(reduce(&[], 0.0, &recovery), 0.0);
     }
 
     proptest! {

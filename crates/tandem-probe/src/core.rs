@@ -41,10 +41,18 @@ impl SchedStat {
 
 /// Steal of one CPU since the boot as `/proc/stat` has it, ns (in steps of 10 ms). None: no such CPU.
 pub fn steal_ns(proc_stat: &str, cpu: usize) -> Option<u64> {
+    steal_in_line(proc_stat, &format!("cpu{cpu}"))
+}
+
+/// The same of all CPUs together.
+pub fn steal_of_all_ns(proc_stat: &str) -> Option<u64> {
+    steal_in_line(proc_stat, "cpu")
+}
+
+fn steal_in_line(proc_stat: &str, name: &str) -> Option<u64> {
     /// User space is told of time in hundredths of a second.
     const UNIT_NS: u64 = 10_000_000;
-    let name = format!("cpu{cpu}");
-    let line = proc_stat.lines().find(|line| line.split_ascii_whitespace().next() == Some(&name))?;
+    let line = proc_stat.lines().find(|line| line.split_ascii_whitespace().next() == Some(name))?;
     line.split_ascii_whitespace().nth(8)?.parse::<u64>().ok()?.checked_mul(UNIT_NS)
 }
 

@@ -93,6 +93,14 @@ pub struct GuestCmd {
     #[arg(long, value_name = "SEC", num_args = 0..=1, default_missing_value = "1", value_parser = seconds, conflicts_with_all = ["stats", "monitor", "cost"])]
     observe: Option<Duration>,
 
+    /// By what means: a scheduler, or, where the kernel has no sched_ext, systemd's AllowedCPUs, which can only leave stragglers and spare vCPUs of a stack without work
+    #[arg(long, value_enum, default_value_t = BackendArg::Scx)]
+    backend: BackendArg,
+
+    /// With --backend cpuset: put back AllowedCPUs that a killed run has left behind, and end
+    #[arg(long)]
+    restore: bool,
+
     /// Log more; twice: everything, with libbpf's own messages
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -134,6 +142,14 @@ enum Action {
         #[arg(short, long, value_name = "FILE", default_value = "tandem-trace.json")]
         output: PathBuf,
     },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum BackendArg {
+    /// A sched_ext scheduler
+    Scx,
+    /// AllowedCPUs of system.slice, user.slice and machine.slice
+    Cpuset,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -205,6 +221,18 @@ impl GuestCmd {
         tandem_guest::catch_termination();
         if let Some(action) = self.action {
             return action.run();
+        }
+        match (self.backend, self.restore) {
+            (BackendArg::Cpuset, true) => {
+                return Ok(tandem_guest::cpuset::restore().map(|()| ExitCode::SUCCESS)?)
+            }
+            (BackendArg::Cpuset, false) => {
+                return Ok(tandem_guest::cpuset::serve().map(|()| ExitCode::SUCCESS)?)
+            }
+            (BackendArg::Scx, true) => {
+                anyhow::bail!("--restore: a scheduler leaves nothing behind; it is for --backend cpuset")
+            }
+            (BackendArg::Scx, false) => {}
         }
         if let Some(interval) = self.monitor {
             tandem_guest::stats::monitor(interval, tandem_guest::termination_requested)?;

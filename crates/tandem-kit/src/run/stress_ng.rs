@@ -22,6 +22,9 @@ pub struct Args {
     /// Duration in seconds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=3600))]
     secs: u32,
+    /// Memory per instance in KiB, of a stressor that has such an option (stress-ng's --NAME-bytes)
+    #[arg(long, value_parser = clap::value_parser!(u32).range(4..=16_777_216))]
+    kib: Option<u32>,
 }
 
 fn stressor(text: &str) -> Result<String, String> {
@@ -37,7 +40,7 @@ pub fn run(args: &Args) -> Result<Value> {
     let program = process::find_program("stress-ng", "stress-ng")?;
     let dir = process::PrivateDir::new()?;
     let report = dir.path().join("report.yaml");
-    let argv = [
+    let mut argv = vec![
         format!("--{}", args.stressor),
         args.instances.to_string(),
         "--timeout".to_owned(),
@@ -48,6 +51,9 @@ pub fn run(args: &Args) -> Result<Value> {
         "--yaml".to_owned(),
         report.display().to_string(),
     ];
+    if let Some(kib) = args.kib {
+        argv.extend([format!("--{}-bytes", args.stressor), format!("{kib}k")]);
+    }
     process::run(&program, &argv, &dir, Duration::from_secs(3 * u64::from(args.secs) + 60))?;
     let text = std::fs::read_to_string(&report).context("stress-ng: it wrote no report")?;
     let metrics = Metrics::parse(&text, &args.stressor)?;
