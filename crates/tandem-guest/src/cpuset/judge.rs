@@ -5,7 +5,7 @@ use std::time::Duration;
 use tandem_policy::{rwc, straggler_view, SCALE};
 
 /// A share that was not measured for this long is not believed.
-const FRESH: Duration = Duration::from_secs(40);
+const FRESH: Duration = Duration::from_secs(200);
 /// Weight of a new sample.
 const NEW: f64 = 0.5;
 
@@ -15,7 +15,8 @@ struct Vcpu {
     samples: u32,
     measured: Duration,
     straggler: bool,
-    since: Duration,
+    /// When that changed; none: never.
+    since: Option<Duration>,
 }
 
 /// What is known of the vCPUs. Times are counted from any fixed moment.
@@ -43,7 +44,7 @@ impl Judge {
                 samples: 0,
                 measured: now,
                 straggler: false,
-                since: Duration::ZERO,
+                since: None,
             });
             vcpu.share += (share - vcpu.share) * NEW;
             vcpu.samples = vcpu.samples.saturating_add(1);
@@ -71,11 +72,11 @@ impl Judge {
                 samples: vcpu.samples,
                 fresh: fresh(vcpu),
                 banned: vcpu.straggler,
-                since_ns: u64::try_from((now - vcpu.since.min(now)).as_nanos()).unwrap_or(u64::MAX),
+                since_ns: vcpu.since.map_or(u64::MAX, |since| nanoseconds(now.saturating_sub(since))),
             });
             if straggler != vcpu.straggler {
                 vcpu.straggler = straggler;
-                vcpu.since = now;
+                vcpu.since = Some(now);
             }
         }
         let is_straggler = |cpu: &usize| self.vcpus.get(cpu).is_some_and(|vcpu| vcpu.straggler);
@@ -94,6 +95,10 @@ impl Judge {
             chosen
         }
     }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -141,7 +146,7 @@ mod tests {
             judge.seen(&[(0, Some(1.0)), (1, Some(0.02))], at(second));
         }
         assert_eq!(judge.in_use(&[0, 1], at(3)), [0]);
-        assert_eq!(judge.in_use(&[0, 1], at(60)), [0, 1]);
+        assert_eq!(judge.in_use(&[0, 1], at(300)), [0, 1]);
     }
 
     proptest! {

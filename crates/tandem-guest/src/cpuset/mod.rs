@@ -21,8 +21,9 @@ pub(crate) use units::UNITS;
 use units::{Limits, Systemctl};
 
 /// A sample of all vCPUs, at best effort, and the time from one to the next: one percent. The first ones follow at once.
-const SAMPLE: Duration = Duration::from_millis(100);
-const PAUSE: Duration = Duration::from_secs(10);
+/// In a shorter one the kernel's account of steal is too coarse, and of a vCPU that is hardly ever there nothing else tells.
+const SAMPLE: Duration = Duration::from_millis(600);
+const PAUSE: Duration = Duration::from_secs(60);
 const FIRST_SAMPLES: u32 = 3;
 /// Time from one look at the topology to the next, and how long one may take.
 const TOPOLOGY_EVERY: Duration = Duration::from_secs(300);
@@ -72,6 +73,7 @@ fn supervise(limits: &mut Limits<Systemctl>) -> Result<(), GuestError> {
         match share::sample(&online, SAMPLE, Policy::BestEffort) {
             Ok(seen) => {
                 let shares: Vec<_> = seen.iter().map(|sample| (sample.cpu, sample.share())).collect();
+                log::debug!("shares: {shares:?}");
                 judge.seen(&shares, now - began);
             }
             Err(error) => log::warn!("measuring shares: {error}"),
