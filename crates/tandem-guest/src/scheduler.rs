@@ -322,8 +322,11 @@ fn load<'a>(
     open.maps.harvest_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
     let ops = open.struct_ops.tandem_guest_mut();
     ops.exit_dump_len = options.exit_dump_len;
-    // Wake-ups of tasks on idle CPUs are finished there, not by whoever wakes. Older kernels have no such flag (0).
-    ops.flags |= *scx_utils::compat::SCX_OPS_ALLOW_QUEUED_WAKEUP;
+    // Wake-ups of tasks on idle CPUs are finished there, not by whoever wakes (older kernels have no such flag: 0).
+    // Not where the host may have taken the idle vCPU: until it is back, nobody could take the task over.
+    if !sys::kvm_steal_time() {
+        ops.flags |= *scx_utils::compat::SCX_OPS_ALLOW_QUEUED_WAKEUP;
+    }
     if options.partial {
         ops.flags |= *scx_utils::compat::SCX_OPS_SWITCH_PARTIAL;
     }

@@ -46,6 +46,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "live",
     "vact",
     "bvs",
+    "bvs-limit",
     "rwc",
     "ivh",
     "stack",
