@@ -21,7 +21,7 @@ struct {
 	__type(value, u32);
 } hinted_names SEC(".maps");
 
-/* By the id of the cgroup. Filled before anything is loaded: those below inherit as they appear. */
+/* By the id of the cgroup. Filled before the scheduler is attached: those below inherit as they appear. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_HINTS);

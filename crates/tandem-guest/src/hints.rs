@@ -6,10 +6,13 @@ use crate::{GuestError, GuestOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 
+/// A task's name as the scheduler compares it: zeros up to the end.
+type NameKey = [u8; TASK_NAME_LEN as usize];
+
 /// Names and cgroups as the scheduler looks for them.
 #[derive(Debug, Default)]
 pub(crate) struct Hints {
-    names: Vec<[u8; TASK_NAME_LEN as usize]>,
+    names: Vec<NameKey>,
     groups: Vec<u64>,
 }
 
@@ -34,7 +37,7 @@ impl Hints {
         self.names.is_empty() && self.groups.is_empty()
     }
 
-    pub(crate) fn names(&self) -> &[[u8; TASK_NAME_LEN as usize]] {
+    pub(crate) fn names(&self) -> &[NameKey] {
         &self.names
     }
 
@@ -51,9 +54,9 @@ pub fn task_name(text: &str) -> Result<String, String> {
     key_of(text).map(|_| text.to_string())
 }
 
-fn key_of(name: &str) -> Result<[u8; TASK_NAME_LEN as usize], String> {
+fn key_of(name: &str) -> Result<NameKey, String> {
     let longest = TASK_NAME_LEN as usize - 1;
-    let mut key = [0; TASK_NAME_LEN as usize];
+    let mut key = NameKey::default();
     if name.is_empty() || name.len() > longest || name.contains('\0') {
         return Err(format!(
             "{name:?} is no task's name: expected 1 to {longest} bytes, as /proc/PID/comm shows them"

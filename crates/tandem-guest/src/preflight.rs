@@ -83,10 +83,7 @@ pub fn check(
     if !is_root {
         return Err(GuestError::NotRoot);
     }
-    if read_trimmed(&paths.sched_ext.join("state"))? != "disabled" {
-        let name = read_trimmed(&paths.sched_ext.join("root/ops")).unwrap_or_else(|_| "unknown".into());
-        return Err(GuestError::SchedulerPresent { name });
-    }
+    no_other_scheduler(paths, &read_trimmed(&paths.sched_ext.join("state"))?)?;
     if ignore_cgroups {
         return Ok(());
     }
@@ -109,9 +106,8 @@ pub fn check_cpuset(paths: &SystemPaths, is_root: bool) -> Result<(), GuestError
         return Err(GuestError::NotRoot);
     }
     // A scheduler that is loaded decides itself where tasks go.
-    if read_trimmed(&paths.sched_ext.join("state")).is_ok_and(|state| state != "disabled") {
-        let name = read_trimmed(&paths.sched_ext.join("root/ops")).unwrap_or_else(|_| "unknown".into());
-        return Err(GuestError::SchedulerPresent { name });
+    if let Ok(state) = read_trimmed(&paths.sched_ext.join("state")) {
+        no_other_scheduler(paths, &state)?;
     }
     let own = read_trimmed(&paths.own_cgroup)?;
     let path = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
@@ -119,6 +115,15 @@ pub fn check_cpuset(paths: &SystemPaths, is_root: bool) -> Result<(), GuestError
         Some(unit) => Err(GuestError::OwnUnit { unit: unit.into() }),
         None => Ok(()),
     }
+}
+
+/// Only one scheduler can be loaded; `state` is the kernel's word for whether one is.
+fn no_other_scheduler(paths: &SystemPaths, state: &str) -> Result<(), GuestError> {
+    if state == "disabled" {
+        return Ok(());
+    }
+    let name = read_trimmed(&paths.sched_ext.join("root/ops")).unwrap_or_else(|_| "unknown".into());
+    Err(GuestError::SchedulerPresent { name })
 }
 
 fn read_trimmed(path: &Path) -> Result<String, GuestError> {

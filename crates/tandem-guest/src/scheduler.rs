@@ -293,10 +293,11 @@ fn load<'a>(
         kernel_log_level: VERIFIER_STATISTICS,
         ..Default::default()
     });
+    let reports_steal = sys::kvm_steal_time();
     let mut open = scx_ops_open!(builder, storage, tandem_guest, verbose)?;
     if let Some(rodata) = open.maps.rodata_data.as_mut() {
         rodata.nr_cpu_ids = u32::try_from(nr_cpus)?;
-        rodata.kvm_steal_page = sys::kvm_steal_time();
+        rodata.kvm_steal_page = reports_steal;
         rodata.cgroups_enabled = !options.ignore_cgroups;
         rodata.slice_timers_enabled = options.slice_timers;
         rodata.base_request_ns = options.slice_us * 1000;
@@ -324,7 +325,7 @@ fn load<'a>(
     ops.exit_dump_len = options.exit_dump_len;
     // Wake-ups of tasks on idle CPUs are finished there, not by whoever wakes (older kernels have no such flag: 0).
     // Not where the host may have taken the idle vCPU: until it is back, nobody could take the task over.
-    if !sys::kvm_steal_time() {
+    if !reports_steal {
         ops.flags |= *scx_utils::compat::SCX_OPS_ALLOW_QUEUED_WAKEUP;
     }
     if options.partial {

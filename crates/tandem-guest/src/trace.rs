@@ -77,7 +77,8 @@ impl Event {
     fn read(bytes: &[u8]) -> Option<Self> {
         let u64_at = |at| field(bytes, at).map(u64::from_ne_bytes);
         let u32_at = |at| field(bytes, at).map(u32::from_ne_bytes);
-        let comm: [u8; 16] = field(bytes, std::mem::offset_of!(intf::trace_record, comm))?;
+        let comm: [u8; intf::TASK_NAME_LEN as usize] =
+            field(bytes, std::mem::offset_of!(intf::trace_record, comm))?;
         let length = comm.iter().position(|byte| *byte == 0).unwrap_or(comm.len());
         Some(Self {
             at_ns: u64_at(std::mem::offset_of!(intf::trace_record, at_ns))?,
