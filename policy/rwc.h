@@ -8,7 +8,8 @@
  * work only. Of vCPUs that are stacked on one hardware thread one works and
  * the others stay empty: together they are no faster than one, and the host
  * switches between them at moments of its own choosing. A parked vCPU was
- * taken out of use by the operator.
+ * taken out of use, by the operator or because the VM has more vCPUs than the
+ * host gives it pCPUs (policy/crowd.h).
  *
  * A ban keeps tasks away that may go elsewhere. Those that may not, by their
  * affinity or their cpuset, run where they have to; nobody's affinity is
@@ -23,6 +24,11 @@
 #define TANDEM_BAN_STRAGGLER 1U		/* best-effort work only */
 #define TANDEM_BAN_STACKED 2U		/* nothing, while the one that works of its stack has normal work */
 #define TANDEM_BAN_PARKED 4U		/* nothing */
+#define TANDEM_BAN_CROWDED 8U		/* nothing: more vCPUs than pCPUs (policy/crowd.h) */
+
+/* Who has taken a vCPU out of use. */
+#define TANDEM_PARKED_BY_OPERATOR 1U
+#define TANDEM_PARKED_BY_CROWD 2U
 
 /* The share, compared with the mean of the others, at which a straggler is banned, and at which it is let back. */
 #define TANDEM_STRAGGLER_BELOW 8U
@@ -62,7 +68,14 @@ POLICY bool takes_normal(u32 bans)
 /* And best effort? `stack_busy`: another of its stack has normal work. */
 POLICY bool takes_best_effort(u32 bans, bool stack_busy)
 {
-	return !(bans & TANDEM_BAN_PARKED) && !stack_busy;
+	return !(bans & (TANDEM_BAN_PARKED | TANDEM_BAN_CROWDED)) && !stack_busy;
+}
+
+/* The bans of a vCPU that was parked by these. */
+POLICY u32 bans_of_parked(u32 parked_by)
+{
+	return (parked_by & TANDEM_PARKED_BY_OPERATOR ? TANDEM_BAN_PARKED : 0) |
+	       (parked_by & TANDEM_PARKED_BY_CROWD ? TANDEM_BAN_CROWDED : 0);
 }
 
 #endif

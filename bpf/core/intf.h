@@ -164,10 +164,11 @@ struct cpu_state {
 	u64 last_weight;	/* of the task whose turn ended last */
 	s64 last_owed;		/* and what it was owed */
 	u32 unpark_limit;	/* a task of this limited group has just stopped: the next may come; 0: none */
+	u32 parked_limit;	/* on this CPU a task was put into this group's backlog, where it may not be yet; 0: none */
 	u32 curr_class;		/* enum task_class */
 	u32 online;
 	u32 bans;		/* TANDEM_BAN_* (written by any CPU) */
-	u32 parked;		/* taken out of use by the operator (written by the daemon) */
+	u32 parked;		/* taken out of use by whom (TANDEM_PARKED_BY_*, written by the daemon) */
 	u64 parked_at_ns;	/* when (likewise) */
 	u64 emptied_ns;		/* so long after that nobody was left; 0: somebody is */
 	s32 owner_pid;		/* policy/dedicate.h; 0: nobody (atomic, any CPU) */

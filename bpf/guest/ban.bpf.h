@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * vCPUs that are left without work: stragglers, spare ones of a stack, and
- * those that the operator has parked (policy/rwc.h).
+ * those that were parked, by the operator or for want of pCPUs (policy/rwc.h,
+ * policy/crowd.h).
  *
  * A ban is a bit in the vCPU's record. Placement, pulling and balancing ask
  * it; a task that waits or runs there when it begins is sent away, if it may
@@ -92,7 +93,7 @@ COLD int is_spare(u32 cpu)
 		if (at == (s32)cpu)
 			break;
 		c = cpu_state(at);
-		if (c && c->online && at < (s32)cpu && !(c->bans & (TANDEM_BAN_STRAGGLER | TANDEM_BAN_PARKED)))
+		if (c && c->online && at < (s32)cpu && !(c->bans & (TANDEM_BAN_STRAGGLER | TANDEM_BAN_PARKED | TANDEM_BAN_CROWDED)))
 			return 1;
 		d = domain_of(at);
 	}
@@ -108,7 +109,7 @@ COLD u32 bans_of(u32 cpu, u64 shares, u32 counted, u64 now)
 
 	if (!c)
 		return 0;
-	bans = c->parked ? TANDEM_BAN_PARKED : 0;
+	bans = bans_of_parked(c->parked);
 	view.fresh = vcap_fresh(&c->model, now);
 	view.others_sum = shares - (view.fresh ? c->model.share : 0);
 	view.others = counted - (view.fresh ? 1 : 0);
@@ -163,7 +164,7 @@ COLD int review_bans(u64 now)
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 
-		if (!c || !c->online || !vcap_fresh(&c->model, now) || c->bans & TANDEM_BAN_PARKED)
+		if (!c || !c->online || !vcap_fresh(&c->model, now) || c->parked)
 			continue;
 		r->shares += c->model.share;
 		r->counted++;
@@ -185,7 +186,7 @@ COLD int review_bans(u64 now)
 
 			if (!c)
 				continue;
-			c->bans = c->parked ? TANDEM_BAN_PARKED : 0;
+			c->bans = bans_of_parked(c->parked);
 			if (c->bans)
 				r->banned++;
 		}

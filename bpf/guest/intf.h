@@ -36,8 +36,10 @@ enum park_error {
 struct park_query {
 	u32 cpu;
 	u32 what;		/* enum park_what */
+	u32 by;			/* one of TANDEM_PARKED_BY_* */
 	u32 error;		/* enum park_error */
 	u32 left;		/* tasks that wait or run there */
+	u32 unused;
 	u64 emptied_ns;		/* so long after it was parked nobody was left; 0: somebody is */
 };
 

@@ -28,7 +28,7 @@ SEC("syscall")
 int guest_park(struct park_query *q)
 {
 	struct cpu_state *c = cpu_state(q->cpu);
-	u32 old;
+	u32 old, by = q->by & (TANDEM_PARKED_BY_OPERATOR | TANDEM_PARKED_BY_CROWD);
 
 	q->error = PARK_NO_CPU;
 	if (q->cpu >= nr_cpu_ids || !c || !c->online)
@@ -38,17 +38,19 @@ int guest_park(struct park_query *q)
 		return 0;
 	q->error = PARK_DONE;
 	old = c->bans;
-	if (q->what == PARK_TAKE && !c->parked) {
-		c->parked_at_ns = k_now();
-		c->emptied_ns = is_idle(c);
-		c->parked = 1;
-		c->bans = old | TANDEM_BAN_PARKED;
+	if (q->what == PARK_TAKE && !(c->parked & by)) {
+		if (!c->parked) {
+			c->parked_at_ns = k_now();
+			c->emptied_ns = is_idle(c);
+		}
+		c->parked |= by;
+		c->bans = old | bans_of_parked(by);
 		if (!old)
 			__sync_fetch_and_add(&nr_banned, 1);
 		k_kick_preempt(q->cpu);
-	} else if (q->what == PARK_GIVE_BACK && c->parked) {
-		c->parked = 0;
-		c->bans = old & ~TANDEM_BAN_PARKED;
+	} else if (q->what == PARK_GIVE_BACK && c->parked & by) {
+		c->parked &= ~by;
+		c->bans = old & ~bans_of_parked(by);
 		if (old && !c->bans)
 			__sync_fetch_and_sub(&nr_banned, 1);
 		k_kick_idle(q->cpu);

@@ -5,9 +5,6 @@
 
 #include "harvest.bpf.h"
 
-/* Dearer than any vCPU that may be used. */
-#define BANNED_COST_NS (1ULL << 50)
-
 /* Apart from the loop that compares them: the verifier would follow each of its paths through every round. */
 COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 {
@@ -40,26 +37,23 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 	return place_cost_ns(&view, work_ns);
 }
 
-/* The vCPU on which p is expected to be done first. */
-static __noinline s32 cheapest_cpu(struct task_struct *p, struct task_state *t, s32 prev_cpu)
+/* Of vCPUs without a ban for its class, or of the others: where p is expected to be done first; -1: it may use none. */
+static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s32 prev_cpu, bool banned)
 {
 	u64 now = k_now(), best_cost = ~0ULL, work;
-	s32 best = prev_cpu;
+	s32 best = -1;
 	u32 i;
 
 	if (!p || !t)
-		return prev_cpu;
+		return -1;
 	work = place_work_ns(t->mean_burst_ns, t->base_ns, base_request_ns);
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 		u64 cost;
 
-		if (!c || !c->online || !k_allowed(p, i))
+		if (!c || !c->online || (nr_banned && allowed_here(t->class, c, i) == banned) || !k_allowed(p, i))
 			continue;
 		cost = cost_of(i, work, now);
-		/* Last of all, for those who may go nowhere else. */
-		if (!allowed_here(t->class, c, i))
-			cost += BANNED_COST_NS;
 		if (i != (u32)prev_cpu)
 			cost += move_cost_ns(far_apart(prev_cpu, i));
 		if (cost < best_cost) {
@@ -68,6 +62,16 @@ static __noinline s32 cheapest_cpu(struct task_struct *p, struct task_state *t, 
 		}
 	}
 	return best;
+}
+
+/* The vCPU on which p is expected to be done first. A banned one is for those who may go nowhere else. */
+static __always_inline s32 cheapest_cpu(struct task_struct *p, struct task_state *t, s32 prev_cpu)
+{
+	s32 cpu = cheapest_of(p, t, prev_cpu, false);
+
+	if (cpu < 0 && nr_banned)
+		cpu = cheapest_of(p, t, prev_cpu, true);
+	return cpu < 0 ? prev_cpu : cpu;
 }
 
 COLD u32 capacity_at_worst(u32 cpu, u64 now)

@@ -14,6 +14,7 @@ fn main() {
         .header("../../policy/balance.h")
         .header("../../policy/harvest.h")
         .header("../../policy/rwc.h")
+        .header("../../policy/crowd.h")
         .wrap_static_fns(true)
         .wrap_static_fns_path(&wrappers)
         .allowlist_file(".*/policy/.*")

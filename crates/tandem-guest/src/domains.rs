@@ -55,6 +55,22 @@ impl Domains {
         Some(Self { probed: true, ..domains })
     }
 
+    /// The vCPU of lowest number on the same hardware thread, of those that `among` names.
+    pub fn first_of_stack(&self, cpu: usize, among: &[usize]) -> usize {
+        let mut first = cpu;
+        let mut at = cpu;
+        for _ in 0..self.stack_next.len() {
+            at = self.stack_next.get(at).copied().unwrap_or(cpu);
+            if at == cpu {
+                break;
+            }
+            if among.contains(&at) {
+                first = first.min(at);
+            }
+        }
+        first
+    }
+
     /// In one line, for the log.
     pub fn in_words(&self) -> String {
         let alone = |next: &[usize]| next.iter().enumerate().filter(|(cpu, next)| cpu != *next).count();

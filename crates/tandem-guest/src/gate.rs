@@ -40,7 +40,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    fn since(self, earlier: Self) -> Self {
+    pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             ran_ns: self.ran_ns.saturating_sub(earlier.ran_ns),
             waited_ns: self.waited_ns.saturating_sub(earlier.waited_ns),

@@ -9,6 +9,7 @@ mod bpf;
 mod budget;
 pub mod cost;
 pub mod cpuset;
+mod crowd;
 pub mod doctor;
 mod domains;
 mod error;

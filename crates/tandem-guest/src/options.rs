@@ -51,6 +51,8 @@ pub struct GuestOptions {
     pub place_by_cost: bool,
     /// Leave stragglers and spare vCPUs of a stack without work.
     pub ban: bool,
+    /// Use no more vCPUs than the host gives pCPUs.
+    pub crowd: bool,
     /// Every thread has a vCPU of its own, while they last.
     pub dedicate: bool,
     /// Tasks that shall answer soon: their names, as the kernel has them, of 1 to 15 bytes; up to 64.
@@ -83,6 +85,7 @@ impl Default for GuestOptions {
             harvest: Harvest::Off,
             place_by_cost: true,
             ban: false,
+            crowd: true,
             dedicate: false,
             latency_names: Vec::new(),
             latency_groups: Vec::new(),

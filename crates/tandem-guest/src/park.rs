@@ -106,11 +106,11 @@ impl Parking {
         let mut report = ParkReport::default();
         for &cpu in &order.cpus {
             let began = Instant::now();
-            if let Err(error) = ask(skel, cpu, what) {
+            if let Err(error) = ask(skel, cpu, what, intf::TANDEM_PARKED_BY_OPERATOR) {
                 for done in &report.vcpus {
                     let back =
                         if order.park { intf::park_what_PARK_GIVE_BACK } else { intf::park_what_PARK_TAKE };
-                    ask(skel, done.cpu, back)?;
+                    ask(skel, done.cpu, back, intf::TANDEM_PARKED_BY_OPERATOR)?;
                 }
                 return Err(error);
             }
@@ -149,7 +149,7 @@ struct Seen {
 /// Waits until nobody is left, or only those who have to stay.
 fn drained(skel: &BpfSkel<'_>, cpu: usize, began: Instant) -> Result<Seen, GuestError> {
     loop {
-        let seen = ask(skel, cpu, intf::park_what_PARK_LOOK)?;
+        let seen = ask(skel, cpu, intf::park_what_PARK_LOOK, 0)?;
         if seen.left == 0 || began.elapsed() > DRAIN {
             return Ok(seen);
         }
@@ -157,8 +157,14 @@ fn drained(skel: &BpfSkel<'_>, cpu: usize, began: Instant) -> Result<Seen, Guest
     }
 }
 
-/// Asks the scheduler.
-fn ask(skel: &BpfSkel<'_>, cpu: usize, what: intf::park_what) -> Result<Seen, GuestError> {
+/// Takes a vCPU out of use because there are more of them than pCPUs, or back. Nobody waits until it is empty.
+pub(crate) fn crowd(skel: &BpfSkel<'_>, cpu: usize, park: bool) -> Result<(), GuestError> {
+    let what = if park { intf::park_what_PARK_TAKE } else { intf::park_what_PARK_GIVE_BACK };
+    ask(skel, cpu, what, intf::TANDEM_PARKED_BY_CROWD).map(|_| ())
+}
+
+/// Asks the scheduler. `by`: `TANDEM_PARKED_BY_*`.
+fn ask(skel: &BpfSkel<'_>, cpu: usize, what: intf::park_what, by: u32) -> Result<Seen, GuestError> {
     let u32_at = |bytes: &[u8], at| field(bytes, at).map_or(0, u32::from_ne_bytes);
     let u64_at = |bytes: &[u8], at| field(bytes, at).map_or(0, u64::from_ne_bytes);
     let mut query = vec![0u8; std::mem::size_of::<intf::park_query>()];
@@ -166,6 +172,8 @@ fn ask(skel: &BpfSkel<'_>, cpu: usize, what: intf::park_what) -> Result<Seen, Gu
         (std::mem::offset_of!(intf::park_query, cpu), std::mem::offset_of!(intf::park_query, what));
     query[cpu_at..cpu_at + 4].copy_from_slice(&u32::try_from(cpu).unwrap_or(u32::MAX).to_ne_bytes());
     query[what_at..what_at + 4].copy_from_slice(&what.to_ne_bytes());
+    let by_at = std::mem::offset_of!(intf::park_query, by);
+    query[by_at..by_at + 4].copy_from_slice(&by.to_ne_bytes());
     let input = ProgramInput { context_in: Some(&mut query), ..ProgramInput::default() };
     skel.progs.guest_park.test_run(input).map_err(GuestError::Map)?;
     match u32_at(&query, std::mem::offset_of!(intf::park_query, error)) {

@@ -2,13 +2,14 @@
 
 use crate::bpf::{intf, BpfSkel, BpfSkelBuilder};
 use crate::budget::Budget;
+use crate::crowd::Crowd;
 use crate::domains::Domains;
 use crate::gate::{self, Gate};
 use crate::hints::Hints;
 use crate::metrics::Exporter;
 use crate::model::{self, GroupFacts, VcpuFacts};
 use crate::options::{Fault, GuestOptions, Harvest};
-use crate::park::Parking;
+use crate::park::{ParkOrder, ParkReport, Parking};
 use crate::prober::Prober;
 use crate::server::{self, Answer, Ask, Server};
 use crate::stats::GuestStats;
@@ -134,6 +135,7 @@ struct Running<'a> {
     topology: Option<TopologyKeeper>,
     server: Server,
     parking: Parking,
+    crowd: Option<Crowd>,
     trace_until: Option<Instant>,
     exporter: Option<Exporter>,
 }
@@ -155,6 +157,7 @@ impl<'a> Running<'a> {
             prober = Some(Prober::start(nr_cpus, &online, Arc::clone(&budget))?);
             topology = Some(TopologyKeeper::start(nr_cpus, TOPOLOGY_FILE.into(), budget)?);
         }
+        let crowd = (options.crowd && !options.dedicate).then(|| Crowd::new(domains));
         let server = server::start()?;
         log::info!(
             "tandem guest scheduler loaded on {} of {nr_cpus} possible CPUs, steal from {}",
@@ -169,6 +172,7 @@ impl<'a> Running<'a> {
             topology,
             server,
             parking: Parking::default(),
+            crowd,
             trace_until: None,
             exporter,
         })
@@ -199,22 +203,31 @@ impl<'a> Running<'a> {
         // What loading itself takes is in no window.
         let mut next_window = Instant::now() + gate::WINDOW;
         while !sys::termination_requested() && !self.exited() {
+            let wake = self.crowd.as_ref().map_or(next_step, |crowd| next_step.min(crowd.due()));
             // A request for statistics is answered at once; otherwise this is the pause between steps.
-            match requests.recv_timeout(next_step.saturating_duration_since(Instant::now())) {
+            match requests.recv_timeout(wake.saturating_duration_since(Instant::now())) {
                 Ok(ask) => {
                     let answer = match ask {
                         Ask::Stats => Answer::Stats(Box::new(self.totals(&self.facts()?))),
-                        Ask::Park(order) => Answer::Park(self.parking.order(&self.skel, &order)),
+                        Ask::Park(order) => Answer::Park(self.park(&order)),
                         Ask::Trace(length) => Answer::Trace(self.trace(length)),
                     };
                     // The client may have gone; nothing is lost by that.
                     let _ = replies.send(answer);
                     continue;
                 }
-                Err(_) if Instant::now() < next_step => std::thread::sleep(next_step - Instant::now()),
-                Err(_) => {}
+                Err(_) => std::thread::sleep(wake.saturating_duration_since(Instant::now())),
             }
             let now = Instant::now();
+            if self.crowd.as_ref().is_some_and(|crowd| now >= crowd.due()) {
+                let facts = self.facts()?;
+                if let Some(crowd) = &mut self.crowd {
+                    crowd.step(&self.skel, &facts, now)?;
+                }
+            }
+            if now < next_step {
+                continue;
+            }
             next_step = now + STEP;
             // Whoever asked for a trace may be gone.
             if self.trace_until.is_some_and(|end| now >= end) {
@@ -223,6 +236,9 @@ impl<'a> Running<'a> {
             if let Some(domains) = self.topology.as_ref().and_then(TopologyKeeper::news) {
                 log::info!("{}", domains.in_words());
                 domains.install(&mut self.skel)?;
+                if let Some(crowd) = &mut self.crowd {
+                    crowd.learn(domains);
+                }
             }
             if let Some(gate) = gate.as_mut().filter(|_| now >= next_window) {
                 next_window = now + gate::WINDOW;
@@ -251,6 +267,15 @@ impl<'a> Running<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What the operator takes out of use, or puts back, comes first: how many of the others are worth using is found
+    /// out anew.
+    fn park(&mut self, order: &ParkOrder) -> Result<ParkReport, GuestError> {
+        if let Some(crowd) = &mut self.crowd {
+            crowd.start_again(&self.skel)?;
+        }
+        self.parking.order(&self.skel, order)
     }
 
     /// Lets the scheduler record what it does until a time. Returns how many records were lost since the last order.

@@ -13,6 +13,7 @@ const BANS: &[(u32, &str)] = &[
     (intf::TANDEM_BAN_STRAGGLER, "straggler: best effort only"),
     (intf::TANDEM_BAN_STACKED, "spare of its stack: empty"),
     (intf::TANDEM_BAN_PARKED, "parked: empty"),
+    (intf::TANDEM_BAN_CROWDED, "more vCPUs than pCPUs: empty"),
 ];
 
 /// One vCPU.
@@ -44,7 +45,7 @@ pub struct VcpuStats {
     #[stat(desc = "foreseen length of an absence (ms), 0 if absences are irregular")]
     pub rhythm_off_ms: f64,
     /// Why it is left without work.
-    #[stat(desc = "why it is left without work, a bit set: 1 straggler, 2 spare of a stack, 4 parked")]
+    #[stat(desc = "why it is left without work, a bit set: 1 straggler, 2 spare of a stack, 4 parked, 8 too many")]
     pub bans: u64,
     /// Tasks that wait or run there.
     #[stat(desc = "tasks that wait or run there")]

@@ -6,8 +6,8 @@ include!(concat!(env!("OUT_DIR"), "/policy.rs"));
 /// Safe wrappers; units, ranges and sources stand with the C functions of the same name.
 pub mod safe {
     use super::{
-        forecast, harvest_view, place_view, pull_view, rhythm_length, straggler_view, turn_view, vcpu_model,
-        vcpu_phase,
+        crowd, crowd_seen, forecast, harvest_view, place_view, pull_view, rhythm_length, straggler_view,
+        turn_view, vcpu_model, vcpu_phase,
     };
 
     macro_rules! by_value {
@@ -60,6 +60,12 @@ pub mod safe {
         far_excess(excess: u64, heavy_weight: u64) -> u64;
         takes_normal(bans: u32) -> bool;
         takes_best_effort(bans: u32, stack_busy: bool) -> bool;
+        bans_of_parked(parked_by: u32) -> u32;
+    }
+
+    pub fn crowd_window(crowd: &mut crowd, seen: &crowd_seen, usable: u32) -> u64 {
+        // SAFETY: the references are valid for the call and the function keeps no pointer.
+        unsafe { super::crowd_window(crowd, seen, usable) }
     }
 
     pub fn length_even(length: &rhythm_length) -> bool {

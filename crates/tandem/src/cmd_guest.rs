@@ -69,6 +69,10 @@ pub struct GuestCmd {
     #[arg(long)]
     rwc: bool,
 
+    /// Use all vCPUs even if the host gives the VM fewer pCPUs
+    #[arg(long)]
+    no_crowd: bool,
+
     /// Give every thread a vCPU of its own while they last; no balancing. For VMs with many more vCPUs than pCPUs
     #[arg(long, conflicts_with = "ivh")]
     dedicate: bool,
@@ -262,6 +266,7 @@ impl GuestCmd {
             },
             place_by_cost: !self.no_bvs,
             ban: self.rwc,
+            crowd: !self.no_crowd,
             dedicate: self.dedicate,
             latency_names: self.latency_name,
             latency_groups: self.latency_cgroup,

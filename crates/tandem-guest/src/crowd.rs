@@ -1,0 +1,181 @@
+//! As many vCPUs as the host gives pCPUs: measures for the policy (`policy/crowd.h`) what all vCPUs together get, and
+//! parks those that it finds to be too many.
+//!
+//! Which ones: of those that share a hardware thread, one (where a probe has found that). Otherwise there is no telling
+//! from inside, and each trial asks for others.
+
+use crate::bpf::{intf, BpfSkel};
+use crate::domains::Domains;
+use crate::gate::{self, Sums};
+use crate::model::VcpuFacts;
+use crate::{park, GuestError};
+use std::time::{Duration, Instant};
+use tandem_policy::{crowd, crowd_seen, crowding};
+
+/// See the module.
+pub(crate) struct Crowd {
+    policy: crowd,
+    domains: Domains,
+    last: Option<(Instant, Sums)>,
+    due: Instant,
+    /// Out of use.
+    parked: Vec<usize>,
+}
+
+impl Crowd {
+    pub(crate) fn new(domains: Domains) -> Self {
+        let policy = crowd::default();
+        let due = Instant::now() + Duration::from_nanos(crowding::WINDOW_NS);
+        Self { policy, domains, last: None, due, parked: Vec::new() }
+    }
+
+    /// When the window is over.
+    pub(crate) fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Another topology was found.
+    pub(crate) fn learn(&mut self, domains: Domains) {
+        self.domains = domains;
+    }
+
+    /// A window is over.
+    pub(crate) fn step(
+        &mut self,
+        skel: &BpfSkel<'_>,
+        facts: &[VcpuFacts],
+        now: Instant,
+    ) -> Result<(), GuestError> {
+        let usable: Vec<usize> = facts.iter().filter(|fact| is_usable(fact)).map(|fact| fact.cpu).collect();
+        self.due = now + Duration::from_nanos(crowding::WINDOW_NS);
+        // Of two, a straggler's ban says all there is to say.
+        let sums = (usable.len() > 2).then(gate::read).flatten();
+        let Some(sums) = sums else { return self.start_again(skel) };
+        let Some((began, before)) = self.last.replace((now, sums)) else { return Ok(()) };
+        let seen = seen(sums.since(before), now - began);
+        let used = self.policy.used;
+        let next_ns = crowding::crowd_window(&mut self.policy, &seen, u32::try_from(usable.len()).unwrap_or(u32::MAX));
+        self.due = now + Duration::from_nanos(next_ns);
+        if self.policy.used == used {
+            return Ok(());
+        }
+        log::debug!(
+            "{:.1} vCPUs busy, {:.1} pCPUs got: using {} of {}",
+            seen.ran_ns as f64 / seen.length_ns as f64,
+            seen.ran_ns.saturating_sub(seen.stolen_ns) as f64 / seen.length_ns as f64,
+            if self.policy.used == 0 { usable.len() as u32 } else { self.policy.used },
+            usable.len()
+        );
+        let members = (self.policy.used > 0)
+            .then(|| members(self.policy.used as usize, &usable, &self.domains, self.policy.attempt as usize));
+        self.use_only(skel, members.map(|members| (members, usable)))?;
+        // What the change itself takes is in no window.
+        self.last = gate::read().map(|sums| (Instant::now(), sums));
+        Ok(())
+    }
+
+    /// All are in use again, and nothing is known.
+    pub(crate) fn start_again(&mut self, skel: &BpfSkel<'_>) -> Result<(), GuestError> {
+        self.policy = crowd::default();
+        self.last = None;
+        self.use_only(skel, None)
+    }
+
+    /// Parks those of the usable ones that are no members, and takes back the rest; none: all are in use.
+    fn use_only(&mut self, skel: &BpfSkel<'_>, members: Option<(Vec<usize>, Vec<usize>)>) -> Result<(), GuestError> {
+        let wanted: Vec<usize> = members.map_or_else(Vec::new, |(members, usable)| {
+            usable.into_iter().filter(|cpu| !members.contains(cpu)).collect()
+        });
+        for &cpu in self.parked.iter().filter(|cpu| !wanted.contains(cpu)) {
+            back(skel, cpu, false)?;
+        }
+        for &cpu in wanted.iter().filter(|cpu| !self.parked.contains(cpu)) {
+            back(skel, cpu, true)?;
+        }
+        self.parked = wanted;
+        Ok(())
+    }
+}
+
+/// A vCPU that went offline meanwhile needs nothing.
+fn back(skel: &BpfSkel<'_>, cpu: usize, park: bool) -> Result<(), GuestError> {
+    match park::crowd(skel, cpu, park) {
+        Err(GuestError::NoVcpu(_) | GuestError::LastVcpu(_)) => Ok(()),
+        other => other,
+    }
+}
+
+fn is_usable(fact: &VcpuFacts) -> bool {
+    fact.online && fact.bans & intf::TANDEM_BAN_PARKED == 0
+}
+
+fn seen(sums: Sums, length: Duration) -> crowd_seen {
+    crowd_seen {
+        length_ns: u64::try_from(length.as_nanos()).unwrap_or(u64::MAX),
+        ran_ns: sums.ran_ns,
+        stolen_ns: sums.stolen_ns,
+        waited_ns: sums.waited_ns,
+    }
+}
+
+/// Which ones to use: the first of each stack before others, and with each attempt others.
+fn members(used: usize, usable: &[usize], domains: &Domains, attempt: usize) -> Vec<usize> {
+    let (first, rest): (Vec<usize>, Vec<usize>) =
+        usable.iter().partition(|cpu| domains.first_of_stack(**cpu, usable) == **cpu);
+    in_strides(&first, attempt).into_iter().chain(in_strides(&rest, attempt)).take(used).collect()
+}
+
+/// All of them, in an order that depends on the attempt: neighbours first, halves of the list first, and so on.
+fn in_strides(cpus: &[usize], attempt: usize) -> Vec<usize> {
+    let half = cpus.len() / 2;
+    let stride = if attempt.is_multiple_of(2) { 1 + attempt / 2 } else { half.saturating_sub(attempt / 2) };
+    let stride = 1 + stride.saturating_sub(1) % half.max(1);
+    let mut left: Vec<usize> = (0..cpus.len()).collect();
+    let mut order = Vec::with_capacity(cpus.len());
+    let mut at = 0;
+    while !left.is_empty() {
+        at %= left.len();
+        // `left` keeps the order of the list, so that steps go on from where the last one was.
+        order.push(cpus[left.remove(at)]);
+        at += stride - 1;
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tandem_probe::emulated::Emulated;
+
+    #[test]
+    fn attempts_differ() {
+        let cpus: Vec<usize> = (0..16).collect();
+        let two = |attempt| in_strides(&cpus, attempt)[..2].to_vec();
+        assert_eq!((two(0), two(1), two(2), two(3)), (vec![0, 1], vec![0, 8], vec![0, 2], vec![0, 7]));
+    }
+
+    #[test]
+    fn of_a_stack_one_comes_first() {
+        let (topology, _) = tandem_probe::vtop::full(&mut Emulated::rcvm(3), 2_000_000_000).unwrap();
+        let domains = Domains::of_topology(12, &topology).unwrap();
+        // 10 and 11 are stacked.
+        let all: Vec<usize> = (0..12).collect();
+        assert_eq!(members(11, &all, &domains, 0), (0..11).collect::<Vec<_>>());
+        assert!(members(2, &[9, 11], &domains, 0).contains(&11));
+        assert_eq!(members(2, &[9, 10, 11], &domains, 0), [9, 10]);
+    }
+
+    proptest! {
+        #[test]
+        fn each_one_is_there_once(nr in 1usize..40, used in 1usize..40, attempt in 0usize..100) {
+            let usable: Vec<usize> = (0..nr).collect();
+            let domains = Domains::of_the_kernel(nr, &usable);
+            let mut chosen = members(used, &usable, &domains, attempt);
+            prop_assert_eq!(chosen.len(), used.min(nr));
+            chosen.sort_unstable();
+            chosen.dedup();
+            prop_assert_eq!(chosen.len(), used.min(nr));
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! How many vCPUs are worth using (`policy/crowd.h`), against hosts of which the answer is known.
+
+use proptest::prelude::*;
+use tandem_policy::crowding::{crowd_window, TRIAL_NS, WINDOW_NS};
+use tandem_policy::{crowd, crowd_seen};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What takes the time of vCPUs.
+#[derive(Debug, Clone, Copy)]
+enum Host {
+    /// The VM has so many pCPUs, whatever its number of vCPUs.
+    Pcpus(f64),
+    /// Neighbours: each vCPU gets this share of its pCPU, whatever the others do.
+    Neighbours(f64),
+}
+
+struct Machine {
+    crowd: crowd,
+    next_ns: u64,
+    /// Work done and work that would have been done with all vCPUs, pCPU seconds.
+    done: f64,
+    possible: f64,
+    ran_ns: u64,
+    trials_ns: u64,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let crowd = crowd::default();
+        Self { crowd, next_ns: WINDOW_NS, done: 0.0, possible: 0.0, ran_ns: 0, trials_ns: 0 }
+    }
+
+    fn got(host: Host, busy: f64) -> f64 {
+        match host {
+            Host::Pcpus(pcpus) => busy.min(pcpus),
+            Host::Neighbours(share) => busy * share,
+        }
+    }
+
+    /// `threads` that never sleep, on `usable` vCPUs, for so long. Returns how many vCPUs are in use at its end.
+    fn run(&mut self, host: Host, threads: f64, usable: u32, length_ns: u64) -> u32 {
+        let end = self.ran_ns + length_ns;
+        while self.ran_ns < end {
+            let used = if self.crowd.used == 0 { usable } else { self.crowd.used };
+            let busy = threads.min(f64::from(used));
+            let got = Self::got(host, busy);
+            let window = self.next_ns as f64;
+            let seen = crowd_seen {
+                length_ns: self.next_ns,
+                ran_ns: (busy * window) as u64,
+                stolen_ns: ((busy - got) * window) as u64,
+                waited_ns: ((threads - busy) * window) as u64,
+            };
+            self.done += got * window / 1e9;
+            self.possible += Self::got(host, threads.min(f64::from(usable))) * window / 1e9;
+            self.ran_ns += self.next_ns;
+            self.trials_ns += if self.next_ns == TRIAL_NS { TRIAL_NS } else { 0 };
+            self.next_ns = crowd_window(&mut self.crowd, &seen, usable);
+        }
+        if self.crowd.used == 0 { usable } else { self.crowd.used }
+    }
+}
+
+#[test]
+fn a_crowd_finds_the_number_of_its_pcpus() {
+    for pcpus in 1..=6u32 {
+        for usable in [12, 16, 32] {
+            let mut machine = Machine::new();
+            let used = machine.run(Host::Pcpus(f64::from(pcpus)), 32.0, usable, 3 * SECOND_NS);
+            assert_eq!(used, pcpus, "{pcpus} pCPUs, {usable} vCPUs");
+            // Whether there is more is asked ever more rarely.
+            let settled = machine.trials_ns;
+            machine.run(Host::Pcpus(f64::from(pcpus)), 32.0, usable, 600 * SECOND_NS);
+            assert!(machine.trials_ns - settled < 2 * SECOND_NS, "{} ns", machine.trials_ns);
+            assert!(machine.done > 0.999 * machine.possible);
+        }
+    }
+}
+
+#[test]
+fn beside_neighbours_all_stay_in_use() {
+    for share in [0.2, 0.5, 0.65] {
+        let mut machine = Machine::new();
+        machine.run(Host::Neighbours(share), 16.0, 8, 30 * SECOND_NS);
+        assert!(machine.done > 0.98 * machine.possible, "{} of {}", machine.done, machine.possible);
+        machine.run(Host::Neighbours(share), 16.0, 8, 600 * SECOND_NS);
+        assert!(machine.done > 0.997 * machine.possible, "{} of {}", machine.done, machine.possible);
+    }
+}
+
+#[test]
+fn more_pcpus_are_found() {
+    let mut machine = Machine::new();
+    assert_eq!(machine.run(Host::Pcpus(2.0), 32.0, 16, 3 * SECOND_NS), 2);
+    assert_eq!(machine.run(Host::Pcpus(16.0), 32.0, 16, 6 * SECOND_NS), 16);
+    assert_eq!(machine.run(Host::Pcpus(2.0), 32.0, 16, 6 * SECOND_NS), 2);
+}
+
+#[test]
+fn neighbours_that_come_later_end_it() {
+    let mut machine = Machine::new();
+    assert_eq!(machine.run(Host::Pcpus(2.0), 32.0, 8, 3 * SECOND_NS), 2);
+    machine.run(Host::Neighbours(0.5), 32.0, 8, 2 * SECOND_NS);
+    let (done, possible) = (machine.done, machine.possible);
+    machine.run(Host::Neighbours(0.5), 32.0, 8, 60 * SECOND_NS);
+    assert!(machine.done - done > 0.97 * (machine.possible - possible));
+}
+
+#[test]
+fn without_steal_or_with_hardly_any_work_nothing_is_tried() {
+    let mut machine = Machine::new();
+    machine.run(Host::Pcpus(8.0), 32.0, 8, 60 * SECOND_NS);
+    machine.run(Host::Neighbours(0.5), 1.0, 8, 60 * SECOND_NS);
+    assert_eq!(machine.trials_ns, 0);
+}
+
+#[test]
+fn with_nothing_to_do_for_long_all_are_in_use_again() {
+    let mut machine = Machine::new();
+    assert_eq!(machine.run(Host::Pcpus(2.0), 32.0, 8, 3 * SECOND_NS), 2);
+    assert_eq!(machine.run(Host::Pcpus(2.0), 0.1, 8, 20 * SECOND_NS), 2);
+    assert_eq!(machine.run(Host::Pcpus(2.0), 0.1, 8, 20 * SECOND_NS), 8);
+}
+
+proptest! {
+    /// Whatever is seen: never none, never more than there are, and the next window is one of the two.
+    #[test]
+    fn whatever_is_seen_some_are_in_use(
+        windows in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), 0u32..1000), 1..60),
+    ) {
+        let mut state = crowd::default();
+        for (length_ns, ran_ns, stolen_ns, waited_ns, usable) in windows {
+            let next = crowd_window(&mut state, &crowd_seen { length_ns, ran_ns, stolen_ns, waited_ns }, usable);
+            prop_assert!(state.used <= usable);
+            prop_assert!(next == WINDOW_NS || next == TRIAL_NS);
+        }
+    }
+
+    /// Of hosts of either kind a VM loses next to nothing by being tried, and not more than a twentieth by using as many
+    /// vCPUs as fill whole pCPUs.
+    #[test]
+    fn little_is_lost(pcpus in 1.0..12.0f64, share in 0.05..0.95f64, usable in 1u32..32, threads in 0.5..64.0f64) {
+        for host in [Host::Pcpus(pcpus), Host::Neighbours(share)] {
+            let mut machine = Machine::new();
+            machine.run(host, threads, usable, 300 * SECOND_NS);
+            prop_assert!(machine.done > 0.94 * machine.possible, "{host:?}: {} of {}", machine.done, machine.possible);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * How many vCPUs are worth using.
+ *
+ * A VM with more busy vCPUs than the host gives it pCPUs steals from itself:
+ * the work done stays the same, and every thread waits for the others twice,
+ * once in the guest and once beneath it. Whether it is the VM's own vCPUs or
+ * somebody else's that take the time cannot be seen from inside, but it can
+ * be tried: with as many vCPUs as pCPUs were got, the steal vanishes in the
+ * first case and stays in the second.
+ *
+ *   all     much is stolen, twice in a row             -> try
+ *   try     a short window with few vCPUs: the steal is gone, and no less
+ *           was got                                    -> few, otherwise all
+ *   few     tasks wait                                 -> more
+ *           much is stolen, or hardly anything to do   -> all
+ *   more    a short window with half as many again, in full use of which
+ *           more was got                               -> few (so many)
+ *
+ * A trial that fails doubles the time until the next, and asks for others of
+ * the vCPUs: those tried may have been on the same pCPU.
+ *
+ * VCPU-Bal (Euro-Par'14) has the host tell each VM how many vCPUs it shall
+ * use; this is what the guest can find out alone. The method is ours.
+ */
+#ifndef TANDEM_POLICY_CROWD_H
+#define TANDEM_POLICY_CROWD_H
+
+#include "base.h"
+
+/* Length of a window, and of one that is a trial. */
+#define TANDEM_CROWD_WINDOW_NS 400000000ULL
+#define TANDEM_CROWD_TRIAL_NS 150000000ULL
+/* Parts in a thousand of the time of busy vCPUs: much is stolen, nothing to speak of is. */
+#define TANDEM_CROWD_MUCH 300U
+#define TANDEM_CROWD_LITTLE 150U
+/* From one trial that failed to the next, at first and at most. */
+#define TANDEM_CROWD_PAUSE_NS (2000 * NSEC_PER_MSEC_)
+#define TANDEM_CROWD_LONGEST_NS (300000 * NSEC_PER_MSEC_)
+/* After so much time with next to nothing to do all are in use again. */
+#define TANDEM_CROWD_IDLE_NS (30000 * NSEC_PER_MSEC_)
+
+/* What was seen in a window, summed over all vCPUs. */
+struct crowd_seen {
+	u64 length_ns;
+	u64 ran_ns;		/* vCPUs had work, steal included */
+	u64 stolen_ns;
+	u64 waited_ns;		/* tasks waited for a vCPU that did others' work */
+};
+
+enum crowd_state {
+	CROWD_ALL = 0,
+	CROWD_TRY = 1,
+	CROWD_FEW = 2,
+	CROWD_MORE = 3,
+};
+
+struct crowd {
+	u64 rest_ns;		/* until the next trial */
+	u64 pause_ns;		/* after the next trial that fails */
+	u64 idle_ns;		/* for so long there has been next to nothing to do */
+	u32 state;		/* enum crowd_state */
+	u32 used;		/* vCPUs in use; 0: all */
+	u32 before;		/* before the trial */
+	u32 got;		/* before the trial: pCPUs, in thousandths */
+	u32 lost;		/* before the trial: stolen, in thousandths of the time of busy vCPUs */
+	u32 in_a_row;		/* windows with much steal */
+	u32 attempt;		/* trials with few that failed: says which ones are to be used */
+};
+
+/* Thousandths; 0 if there is nothing to compare with. */
+POLICY u32 crowd_part(u64 part, u64 whole)
+{
+	/* In microseconds: a window of many vCPUs stays far below 2^50. */
+	part /= NSEC_PER_USEC_;
+	whole /= NSEC_PER_USEC_;
+	return whole ? (u32)min_u64(min_u64(part, 1ULL << 50) * 1000 / whole, 1U << 30) : 0;
+}
+
+/* vCPUs that so many thousandths of a pCPU would fill. */
+POLICY u32 crowd_enough(u32 got)
+{
+	u32 enough = (got + 850) / 1000;
+
+	return enough ? enough : 1;
+}
+
+POLICY void crowd_enter(struct crowd *c, u32 state, u32 used)
+{
+	c->state = state;
+	c->used = used;
+	c->in_a_row = 0;
+	c->idle_ns = 0;
+}
+
+POLICY void crowd_failed(struct crowd *c, u32 state, u32 used)
+{
+	c->pause_ns = c->pause_ns ? min_u64(2 * c->pause_ns, TANDEM_CROWD_LONGEST_NS) : TANDEM_CROWD_PAUSE_NS;
+	c->rest_ns = c->pause_ns;
+	c->attempt += state == CROWD_ALL;
+	crowd_enter(c, state, used);
+}
+
+POLICY void crowd_worked(struct crowd *c)
+{
+	c->pause_ns = 0;
+	c->rest_ns = 0;
+	crowd_enter(c, CROWD_FEW, c->used);
+}
+
+/*
+ * A window is over; `usable` vCPUs could be used. From now on c->used of them
+ * are (0: all). Returns the length of the next window.
+ */
+POLICY u64 crowd_window(struct crowd *c, const struct crowd_seen *s, u32 usable)
+{
+	u64 done_ns = sub_floor_u64(s->ran_ns, s->stolen_ns);
+	u32 busy = crowd_part(s->ran_ns, s->length_ns), got = crowd_part(done_ns, s->length_ns);
+	u32 lost = crowd_part(min_u64(s->stolen_ns, s->ran_ns), s->ran_ns);
+	u32 waiting = crowd_part(s->waited_ns, s->length_ns), enough = crowd_enough(got), more;
+	bool much = lost >= TANDEM_CROWD_MUCH && busy >= (c->state == CROWD_ALL ? 1500 : 500);
+
+	c->rest_ns = sub_floor_u64(c->rest_ns, s->length_ns);
+	c->in_a_row = much ? min_u64(c->in_a_row + 1, 1000) : 0;
+	if (c->used >= usable)
+		crowd_enter(c, CROWD_ALL, 0);
+	switch (c->state) {
+	case CROWD_TRY:
+		if (lost <= max_u64(TANDEM_CROWD_LITTLE, c->lost / 3) &&
+		    (busy < 850 * c->used || (u64)got * 20 >= (u64)c->got * 19))
+			crowd_worked(c);
+		else
+			crowd_failed(c, CROWD_ALL, 0);
+		break;
+	case CROWD_MORE:
+		if (lost < TANDEM_CROWD_MUCH && got >= c->got + 300 * (c->used - c->before))
+			crowd_worked(c);
+		else
+			crowd_failed(c, CROWD_FEW, c->before);
+		break;
+	case CROWD_FEW:
+		c->idle_ns = busy < 300 ? c->idle_ns + s->length_ns : 0;
+		if (c->in_a_row >= 2 || c->idle_ns >= TANDEM_CROWD_IDLE_NS) {
+			c->pause_ns = 0;
+			c->rest_ns = TANDEM_CROWD_PAUSE_NS;
+			crowd_enter(c, CROWD_ALL, 0);
+		} else if (!c->rest_ns && waiting >= 500 * c->used && usable > c->used) {
+			more = c->used + (c->used > 1 ? c->used / 2 : 1);
+			c->before = c->used;
+			c->got = got;
+			c->lost = lost;
+			crowd_enter(c, CROWD_MORE, (u32)min_u64(more, usable));
+		}
+		break;
+	default:
+		if (c->in_a_row >= 2 && !c->rest_ns && enough < usable && enough * 4000 <= busy * 3) {
+			c->before = 0;
+			c->got = got;
+			c->lost = lost;
+			crowd_enter(c, CROWD_TRY, enough);
+		}
+	}
+	return c->state == CROWD_TRY || c->state == CROWD_MORE ? TANDEM_CROWD_TRIAL_NS : TANDEM_CROWD_WINDOW_NS;
+}
+
+#endif
