@@ -33,19 +33,26 @@ u64 quota_timer_at_ns;	/* for when the timer is armed; 0: it is not */
 /* The timer looks again this soon while there is quota and somebody waits. */
 #define UNPARK_AGAIN_NS (500 * NSEC_PER_USEC_)
 
-static __always_inline void quota_timer_by(u64 at_ns, u64 now)
+COLD int quota_timer_by(u64 at_ns, u64 now)
 {
 	struct one_timer *t;
-	u32 zero = 0;
+	u32 zero = 0, i;
 
-	if (quota_timer_at_ns && !time_before_ns(at_ns, quota_timer_at_ns) &&
-	    time_before_ns(now, quota_timer_at_ns + QUOTA_TIMER_LOST_NS))
-		return;
 	t = bpf_map_lookup_elem(&quota_timer, &zero);
 	if (!t)
-		return;
-	quota_timer_at_ns = at_ns;
-	bpf_timer_start(&t->timer, max_u64(sub_floor_u64(at_ns, now), 20 * NSEC_PER_USEC_), 0);
+		return 0;
+	/* Again, should somebody else have armed it just now, for later. */
+	bpf_for(i, 0, 4) {
+		u64 armed = quota_timer_at_ns;
+
+		if (armed && !time_before_ns(at_ns, armed) && time_before_ns(now, armed + QUOTA_TIMER_LOST_NS))
+			break;
+		if (__sync_val_compare_and_swap(&quota_timer_at_ns, armed, at_ns) != armed)
+			continue;
+		bpf_timer_start(&t->timer, max_u64(sub_floor_u64(at_ns, now), 20 * NSEC_PER_USEC_), 0);
+		break;
+	}
+	return 0;
 }
 
 /*
@@ -80,20 +87,54 @@ static __always_inline void admit(struct task_state *t, u32 limit)
 		__sync_fetch_and_sub(&g->admitted, 1);
 }
 
-static __noinline void park(struct task_struct *p, struct task_state *t, u32 limit, u64 now, u64 enq_flags)
+static __always_inline void wake_backlog(u32 limit, u64 now)
 {
 	struct group_state *g = group_state(limit);
-	s32 cpu = scx_bpf_task_cpu(p);
-	struct cpu_state *c = cpu_state(cpu);
 
-	if (!p || !t || !g || !c)
+	if (!g)
+		return;
+	set_group_bit(parked_groups, limit, true);
+	quota_timer_by(g->period_start_ns + g->period_ns, now);
+}
+
+/*
+ * The kernel puts a task into the queue only when enqueue() has returned. If the
+ * timer looks there in between, on another CPU, it finds nobody and does not
+ * come again. Therefore whoever parked a task looks once more, at the next
+ * opportunity on the same CPU: by then the task is there.
+ */
+COLD int look_after_parked(u64 now)
+{
+	struct cpu_state *own = cpu_state(bpf_get_smp_processor_id());
+	u32 limit;
+
+	if (!own)
+		return 0;
+	limit = own->parked_limit;
+	own->parked_limit = 0;
+	if (limit && k_waiting(backlog_of(limit)))
+		wake_backlog(limit, now);
+	return 0;
+}
+
+static __noinline void park(struct task_struct *p, struct task_state *t, u32 limit, u64 now, u64 enq_flags)
+{
+	s32 here = bpf_get_smp_processor_id(), cpu = scx_bpf_task_cpu(p);
+	struct cpu_state *c = cpu_state(cpu), *own = cpu_state(here);
+
+	if (!p || !t || !own || !c)
 		return;
 	leave(t, now);
 	t->parked_at_ns = now;
 	count(c, CNT_PARKED);
 	k_insert_ordered(p, backlog_of(limit), TANDEM_REQUEST_MIN_NS, now - t->lag, enq_flags);
-	set_group_bit(parked_groups, limit, true);
-	quota_timer_by(g->period_start_ns + g->period_ns, now);
+	wake_backlog(limit, now);
+	if (own->parked_limit && own->parked_limit != limit)
+		look_after_parked(now);
+	own->parked_limit = limit;
+	/* Opportunities are the next tick and the next choice of a task; an idle CPU has neither. */
+	if (own->curr_class == CLASS_NONE)
+		k_kick_idle(here);
 }
 
 /* What becomes of a task in a backlog. */
@@ -142,8 +183,7 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 
 		verdict = STAY;
 		if (other != limit && o) {
-			set_group_bit(parked_groups, other, true);
-			quota_timer_by(o->period_start_ns + o->period_ns, now);
+			wake_backlog(other, now);
 			verdict = ELSEWHERE + (u64)other;
 		}
 		goto out;
@@ -249,6 +289,8 @@ COLD u32 unpark(u32 limit, s32 cpu, u32 most)
 		if (verdict >= ELSEWHERE) {
 			moved = scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, backlog_of(verdict - ELSEWHERE), 0);
 			bpf_task_release(task);
+			/* Once more: the timer may have been there before the task. */
+			wake_backlog(verdict - ELSEWHERE, k_now());
 			if (!moved)
 				break;
 			continue;
@@ -269,7 +311,8 @@ static int quota_tick(void *map, u32 *key, struct one_timer *timer)
 	u64 now = k_now(), next = 0;
 	u32 word, bit;
 
-	quota_timer_at_ns = 0;
+	/* A full barrier: who sees the timer as armed still has set the bit of the group before that is read below. */
+	__sync_lock_test_and_set(&quota_timer_at_ns, 0);
 	bpf_for(word, 0, nr_group_words) {
 		u64 bits = parked_groups[word & (NR_GROUP_WORDS - 1)];
 

@@ -90,6 +90,8 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	if (is_idle(c))
 		answer_call(c, cpu, now);
 	watch_for_leavers(c, cpu, now);
+	if (c->parked_limit)
+		look_after_parked(now);
 	if (nr_offline && take_orphan(cpu))
 		return;
 	waiting = k_waiting(queue_of(cpu, CLASS_BEST_EFFORT));
@@ -154,6 +156,8 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	if (!t || !c)
 		return;
 	expect_tick(c, now);
+	if (c->parked_limit)
+		look_after_parked(now);
 	observe(c, cpu, now, WAS_BUSY);
 	charge(p, t, c, cpu, now);
 	rebook_work(t, c);
