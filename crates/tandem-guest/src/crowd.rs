@@ -54,7 +54,8 @@ impl Crowd {
         let Some((began, before)) = self.last.replace((now, sums)) else { return Ok(()) };
         let seen = seen(sums.since(before), now - began);
         let used = self.policy.used;
-        let next_ns = crowding::crowd_window(&mut self.policy, &seen, u32::try_from(usable.len()).unwrap_or(u32::MAX));
+        let next_ns =
+            crowding::crowd_window(&mut self.policy, &seen, u32::try_from(usable.len()).unwrap_or(u32::MAX));
         self.due = now + Duration::from_nanos(next_ns);
         if self.policy.used == used {
             return Ok(());
@@ -66,8 +67,9 @@ impl Crowd {
             if self.policy.used == 0 { usable.len() as u32 } else { self.policy.used },
             usable.len()
         );
-        let members = (self.policy.used > 0)
-            .then(|| members(self.policy.used as usize, &usable, &self.domains, self.policy.attempt as usize));
+        let members = (self.policy.used > 0).then(|| {
+            members(self.policy.used as usize, &usable, &self.domains, self.policy.attempt as usize)
+        });
         self.use_only(skel, members.map(|members| (members, usable)))?;
         // What the change itself takes is in no window.
         self.last = gate::read().map(|sums| (Instant::now(), sums));
@@ -82,7 +84,11 @@ impl Crowd {
     }
 
     /// Parks those of the usable ones that are no members, and takes back the rest; none: all are in use.
-    fn use_only(&mut self, skel: &BpfSkel<'_>, members: Option<(Vec<usize>, Vec<usize>)>) -> Result<(), GuestError> {
+    fn use_only(
+        &mut self,
+        skel: &BpfSkel<'_>,
+        members: Option<(Vec<usize>, Vec<usize>)>,
+    ) -> Result<(), GuestError> {
         let wanted: Vec<usize> = members.map_or_else(Vec::new, |(members, usable)| {
             usable.into_iter().filter(|cpu| !members.contains(cpu)).collect()
         });

@@ -45,7 +45,9 @@ pub struct VcpuStats {
     #[stat(desc = "foreseen length of an absence (ms), 0 if absences are irregular")]
     pub rhythm_off_ms: f64,
     /// Why it is left without work.
-    #[stat(desc = "why it is left without work, a bit set: 1 straggler, 2 spare of a stack, 4 parked, 8 too many")]
+    #[stat(
+        desc = "why it is left without work, a bit set: 1 straggler, 2 spare of a stack, 4 parked, 8 too many"
+    )]
     pub bans: u64,
     /// Tasks that wait or run there.
     #[stat(desc = "tasks that wait or run there")]

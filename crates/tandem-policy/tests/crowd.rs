@@ -58,7 +58,11 @@ impl Machine {
             self.trials_ns += if self.next_ns == TRIAL_NS { TRIAL_NS } else { 0 };
             self.next_ns = crowd_window(&mut self.crowd, &seen, usable);
         }
-        if self.crowd.used == 0 { usable } else { self.crowd.used }
+        if self.crowd.used == 0 {
+            usable
+        } else {
+            self.crowd.used
+        }
     }
 }
 
