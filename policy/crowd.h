@@ -20,7 +20,7 @@
  * A trial that fails doubles the time until the next, and asks for others of
  * the vCPUs: those tried may have been on the same pCPU.
  *
- * VCPU-Bal (Euro-Par'14) has the host tell each VM how many vCPUs it shall
+ * VCPU-Bal (APSys'13) has the host tell each VM how many vCPUs it shall
  * use; this is what the guest can find out alone. The method is ours.
  */
 #ifndef TANDEM_POLICY_CROWD_H

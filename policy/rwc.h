@@ -26,6 +26,9 @@
 #define TANDEM_BAN_PARKED 4U		/* nothing */
 #define TANDEM_BAN_CROWDED 8U		/* nothing: more vCPUs than pCPUs (policy/crowd.h) */
 
+/* Those that leave a vCPU empty, whatever the others of its stack do. */
+#define TANDEM_BAN_EMPTY (TANDEM_BAN_PARKED | TANDEM_BAN_CROWDED)
+
 /* Who has taken a vCPU out of use. */
 #define TANDEM_PARKED_BY_OPERATOR 1U
 #define TANDEM_PARKED_BY_CROWD 2U
@@ -68,7 +71,7 @@ POLICY bool takes_normal(u32 bans)
 /* And best effort? `stack_busy`: another of its stack has normal work. */
 POLICY bool takes_best_effort(u32 bans, bool stack_busy)
 {
-	return !(bans & (TANDEM_BAN_PARKED | TANDEM_BAN_CROWDED)) && !stack_busy;
+	return !(bans & TANDEM_BAN_EMPTY) && !stack_busy;
 }
 
 /* The bans of a vCPU that was parked by these. */

@@ -179,13 +179,7 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 	}
 	other = exhausted(t->group, now);
 	if (other && !overdue) {
-		struct group_state *o = group_state(other);
-
-		verdict = STAY;
-		if (other != limit && o) {
-			wake_backlog(other, now);
-			verdict = ELSEWHERE + (u64)other;
-		}
+		verdict = other == limit ? STAY : ELSEWHERE + (u64)other;
 		goto out;
 	}
 	to = scx_bpf_task_cpu(task);
@@ -289,10 +283,9 @@ COLD u32 unpark(u32 limit, s32 cpu, u32 most)
 		if (verdict >= ELSEWHERE) {
 			moved = scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, backlog_of(verdict - ELSEWHERE), 0);
 			bpf_task_release(task);
-			/* Once more: the timer may have been there before the task. */
-			wake_backlog(verdict - ELSEWHERE, k_now());
 			if (!moved)
 				break;
+			wake_backlog(verdict - ELSEWHERE, k_now());
 			continue;
 		}
 		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, own->move_slice_ns);

@@ -93,7 +93,7 @@ COLD int is_spare(u32 cpu)
 		if (at == (s32)cpu)
 			break;
 		c = cpu_state(at);
-		if (c && c->online && at < (s32)cpu && !(c->bans & (TANDEM_BAN_STRAGGLER | TANDEM_BAN_PARKED | TANDEM_BAN_CROWDED)))
+		if (c && c->online && at < (s32)cpu && !(c->bans & (TANDEM_BAN_STRAGGLER | TANDEM_BAN_EMPTY)))
 			return 1;
 		d = domain_of(at);
 	}

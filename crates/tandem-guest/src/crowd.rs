@@ -17,21 +17,13 @@ pub(crate) struct Crowd {
     policy: crowd,
     domains: Domains,
     last: Option<(Instant, Sums)>,
-    due: Instant,
     /// Out of use.
     parked: Vec<usize>,
 }
 
 impl Crowd {
     pub(crate) fn new(domains: Domains) -> Self {
-        let policy = crowd::default();
-        let due = Instant::now() + Duration::from_nanos(crowding::WINDOW_NS);
-        Self { policy, domains, last: None, due, parked: Vec::new() }
-    }
-
-    /// When the window is over.
-    pub(crate) fn due(&self) -> Instant {
-        self.due
+        Self { policy: crowd::default(), domains, last: None, parked: Vec::new() }
     }
 
     /// Another topology was found.
@@ -39,72 +31,66 @@ impl Crowd {
         self.domains = domains;
     }
 
-    /// A window is over.
+    /// A window is over. Returns the length of the next one.
     pub(crate) fn step(
         &mut self,
         skel: &BpfSkel<'_>,
         facts: &[VcpuFacts],
         now: Instant,
-    ) -> Result<(), GuestError> {
+    ) -> Result<Duration, GuestError> {
+        let window = Duration::from_nanos(crowding::WINDOW_NS);
         let usable: Vec<usize> = facts.iter().filter(|fact| is_usable(fact)).map(|fact| fact.cpu).collect();
-        self.due = now + Duration::from_nanos(crowding::WINDOW_NS);
         // Of two, a straggler's ban says all there is to say.
         let sums = (usable.len() > 2).then(gate::read).flatten();
-        let Some(sums) = sums else { return self.start_again(skel) };
-        let Some((began, before)) = self.last.replace((now, sums)) else { return Ok(()) };
+        let Some(sums) = sums else { return self.start_again(skel).map(|()| window) };
+        let Some((began, before)) = self.last.replace((now, sums)) else { return Ok(window) };
         let seen = seen(sums.since(before), now - began);
         let used = self.policy.used;
         let next_ns =
             crowding::crowd_window(&mut self.policy, &seen, u32::try_from(usable.len()).unwrap_or(u32::MAX));
-        self.due = now + Duration::from_nanos(next_ns);
+        let next = Duration::from_nanos(next_ns);
         if self.policy.used == used {
-            return Ok(());
+            return Ok(next);
         }
+        let members = match self.policy.used as usize {
+            0 => usable.clone(),
+            used => members(used, &usable, &self.domains, self.policy.attempt as usize),
+        };
         log::debug!(
             "{:.1} vCPUs busy, {:.1} pCPUs got: using {} of {}",
             seen.ran_ns as f64 / seen.length_ns as f64,
             seen.ran_ns.saturating_sub(seen.stolen_ns) as f64 / seen.length_ns as f64,
-            if self.policy.used == 0 { usable.len() as u32 } else { self.policy.used },
+            members.len(),
             usable.len()
         );
-        let members = (self.policy.used > 0).then(|| {
-            members(self.policy.used as usize, &usable, &self.domains, self.policy.attempt as usize)
-        });
-        self.use_only(skel, members.map(|members| (members, usable)))?;
+        self.park_only(skel, usable.into_iter().filter(|cpu| !members.contains(cpu)).collect())?;
         // What the change itself takes is in no window.
         self.last = gate::read().map(|sums| (Instant::now(), sums));
-        Ok(())
+        Ok(next)
     }
 
     /// All are in use again, and nothing is known.
     pub(crate) fn start_again(&mut self, skel: &BpfSkel<'_>) -> Result<(), GuestError> {
         self.policy = crowd::default();
         self.last = None;
-        self.use_only(skel, None)
+        self.park_only(skel, Vec::new())
     }
 
-    /// Parks those of the usable ones that are no members, and takes back the rest; none: all are in use.
-    fn use_only(
-        &mut self,
-        skel: &BpfSkel<'_>,
-        members: Option<(Vec<usize>, Vec<usize>)>,
-    ) -> Result<(), GuestError> {
-        let wanted: Vec<usize> = members.map_or_else(Vec::new, |(members, usable)| {
-            usable.into_iter().filter(|cpu| !members.contains(cpu)).collect()
-        });
-        for &cpu in self.parked.iter().filter(|cpu| !wanted.contains(cpu)) {
-            back(skel, cpu, false)?;
+    /// Parks these, and takes back all others.
+    fn park_only(&mut self, skel: &BpfSkel<'_>, too_many: Vec<usize>) -> Result<(), GuestError> {
+        for &cpu in self.parked.iter().filter(|cpu| !too_many.contains(cpu)) {
+            set_parked(skel, cpu, false)?;
         }
-        for &cpu in wanted.iter().filter(|cpu| !self.parked.contains(cpu)) {
-            back(skel, cpu, true)?;
+        for &cpu in too_many.iter().filter(|cpu| !self.parked.contains(cpu)) {
+            set_parked(skel, cpu, true)?;
         }
-        self.parked = wanted;
+        self.parked = too_many;
         Ok(())
     }
 }
 
 /// A vCPU that went offline meanwhile needs nothing.
-fn back(skel: &BpfSkel<'_>, cpu: usize, park: bool) -> Result<(), GuestError> {
+fn set_parked(skel: &BpfSkel<'_>, cpu: usize, park: bool) -> Result<(), GuestError> {
     match park::crowd(skel, cpu, park) {
         Err(GuestError::NoVcpu(_) | GuestError::LastVcpu(_)) => Ok(()),
         other => other,

@@ -113,7 +113,7 @@ impl Drop for Prober {
 
 /// Parked ones and spares of a stack stay empty, also of probes. A straggler is probed: it may recover.
 fn is_left_alone(fact: &VcpuFacts) -> bool {
-    fact.bans & (intf::TANDEM_BAN_PARKED | intf::TANDEM_BAN_CROWDED | intf::TANDEM_BAN_STACKED) != 0
+    fact.bans & (intf::TANDEM_BAN_EMPTY | intf::TANDEM_BAN_STACKED) != 0
 }
 
 /// A little more than one window of measurement (`vcap_window_ns` in `policy/vcap.h`).

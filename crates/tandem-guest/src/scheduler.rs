@@ -21,7 +21,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often the daemon looks at estimates and at the scheduler's state.
+/// How often the daemon looks at estimates and at the scheduler's state; sooner while a trial lasts (`crate::crowd`).
 const STEP: Duration = Duration::from_millis(400);
 
 /// How often it is looked whether to end, while nothing is loaded.
@@ -203,9 +203,8 @@ impl<'a> Running<'a> {
         // What loading itself takes is in no window.
         let mut next_window = Instant::now() + gate::WINDOW;
         while !sys::termination_requested() && !self.exited() {
-            let wake = self.crowd.as_ref().map_or(next_step, |crowd| next_step.min(crowd.due()));
             // A request for statistics is answered at once; otherwise this is the pause between steps.
-            match requests.recv_timeout(wake.saturating_duration_since(Instant::now())) {
+            match requests.recv_timeout(next_step.saturating_duration_since(Instant::now())) {
                 Ok(ask) => {
                     let answer = match ask {
                         Ask::Stats => Answer::Stats(Box::new(self.totals(&self.facts()?))),
@@ -216,18 +215,9 @@ impl<'a> Running<'a> {
                     let _ = replies.send(answer);
                     continue;
                 }
-                Err(_) => std::thread::sleep(wake.saturating_duration_since(Instant::now())),
+                Err(_) => std::thread::sleep(next_step.saturating_duration_since(Instant::now())),
             }
             let now = Instant::now();
-            if self.crowd.as_ref().is_some_and(|crowd| now >= crowd.due()) {
-                let facts = self.facts()?;
-                if let Some(crowd) = &mut self.crowd {
-                    crowd.step(&self.skel, &facts, now)?;
-                }
-            }
-            if now < next_step {
-                continue;
-            }
             next_step = now + STEP;
             // Whoever asked for a trace may be gone.
             if self.trace_until.is_some_and(|end| now >= end) {
@@ -250,6 +240,9 @@ impl<'a> Running<'a> {
                 }
             }
             let facts = self.facts()?;
+            if let Some(crowd) = &mut self.crowd {
+                next_step = now + crowd.step(&self.skel, &facts, now)?;
+            }
             if let Some(prober) = &mut self.prober {
                 prober.step(&facts, now);
             }

@@ -60,7 +60,6 @@ pub mod safe {
         far_excess(excess: u64, heavy_weight: u64) -> u64;
         takes_normal(bans: u32) -> bool;
         takes_best_effort(bans: u32, stack_busy: bool) -> bool;
-        bans_of_parked(parked_by: u32) -> u32;
     }
 
     pub fn crowd_window(crowd: &mut crowd, seen: &crowd_seen, usable: u32) -> u64 {

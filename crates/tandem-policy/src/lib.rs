@@ -79,7 +79,7 @@ pub mod harvest {
 
 /// vCPUs that are better left without work (`policy/rwc.h`).
 pub mod rwc {
-    pub use crate::ffi::safe::{bans_of_parked, is_straggler, takes_best_effort, takes_normal};
+    pub use crate::ffi::safe::{is_straggler, takes_best_effort, takes_normal};
 
     /// Best-effort work only.
     pub const STRAGGLER: u32 = crate::ffi::TANDEM_BAN_STRAGGLER;
@@ -87,12 +87,6 @@ pub mod rwc {
     pub const STACKED: u32 = crate::ffi::TANDEM_BAN_STACKED;
     /// Nothing.
     pub const PARKED: u32 = crate::ffi::TANDEM_BAN_PARKED;
-    /// Nothing: more vCPUs than pCPUs.
-    pub const CROWDED: u32 = crate::ffi::TANDEM_BAN_CROWDED;
-    /// Parked by the operator, and by [`crate::crowding`].
-    pub const BY_OPERATOR: u32 = crate::ffi::TANDEM_PARKED_BY_OPERATOR;
-    /// See [`BY_OPERATOR`].
-    pub const BY_CROWD: u32 = crate::ffi::TANDEM_PARKED_BY_CROWD;
 }
 
 /// How many vCPUs are worth using (`policy/crowd.h`).
