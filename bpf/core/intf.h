@@ -122,6 +122,8 @@ struct cpu_state {
 	u64 seen_at_ns;		/* last observation of time and steal */
 	u64 seen_steal_ns;
 	u64 seen_returns;
+	u64 wanted_ns;		/* time for which it had work, steal included, since the scheduler was loaded */
+	u64 stolen_ns;		/* steal in that time */
 	u64 seen_inactive_ns;	/* when another CPU first found it inactive; 0: active (written by others) */
 	u64 look_due_ns;	/* when the look that comes next was to come; 0: at no certain time */
 	u64 tick_at_ns;		/* last tick of a busy CPU */

@@ -154,6 +154,8 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 	c->seen_inactive_ns = 0;
 	c->seen_steal_ns = steal;
 	c->seen_returns = all;
+	c->wanted_ns += was == WAS_BUSY ? elapsed : stolen;
+	c->stolen_ns += stolen;
 	if (stolen >= TANDEM_ABSENCE_MIN_NS)
 		trace(TRACE_ABSENT, 0, stolen);
 	if (was == WAS_BUSY) {

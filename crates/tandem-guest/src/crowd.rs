@@ -12,18 +12,23 @@ use crate::{park, GuestError};
 use std::time::{Duration, Instant};
 use tandem_policy::{crowd, crowd_seen, crowding};
 
+/// Length of the first window.
+const WINDOW: Duration = Duration::from_nanos(crowding::WINDOW_NS);
+
 /// See the module.
 pub(crate) struct Crowd {
     policy: crowd,
     domains: Domains,
     last: Option<(Instant, Sums)>,
+    /// Length of the window that has begun, or will after a pause.
+    window: Duration,
     /// Out of use.
     parked: Vec<usize>,
 }
 
 impl Crowd {
     pub(crate) fn new(domains: Domains) -> Self {
-        Self { policy: crowd::default(), domains, last: None, parked: Vec::new() }
+        Self { policy: crowd::default(), domains, last: None, window: WINDOW, parked: Vec::new() }
     }
 
     /// Another topology was found.
@@ -38,19 +43,18 @@ impl Crowd {
         facts: &[VcpuFacts],
         now: Instant,
     ) -> Result<Duration, GuestError> {
-        let window = Duration::from_nanos(crowding::WINDOW_NS);
         let usable: Vec<usize> = facts.iter().filter(|fact| is_usable(fact)).map(|fact| fact.cpu).collect();
         // Of two, a straggler's ban says all there is to say.
-        let sums = (usable.len() > 2).then(gate::read).flatten();
-        let Some(sums) = sums else { return self.start_again(skel).map(|()| window) };
-        let Some((began, before)) = self.last.replace((now, sums)) else { return Ok(window) };
+        let sums = (usable.len() > 2).then(|| sums(facts)).flatten();
+        let Some(sums) = sums else { return self.start_again(skel).map(|()| WINDOW) };
+        let Some((began, before)) = self.last.replace((now, sums)) else { return Ok(self.window) };
         let seen = seen(sums.since(before), now - began);
         let used = self.policy.used;
         let next_ns =
             crowding::crowd_window(&mut self.policy, &seen, u32::try_from(usable.len()).unwrap_or(u32::MAX));
-        let next = Duration::from_nanos(next_ns);
+        self.window = Duration::from_nanos(next_ns);
         if self.policy.used == used {
-            return Ok(next);
+            return Ok(self.window);
         }
         let members = match self.policy.used as usize {
             0 => usable.clone(),
@@ -65,14 +69,15 @@ impl Crowd {
         );
         self.park_only(skel, usable.into_iter().filter(|cpu| !members.contains(cpu)).collect())?;
         // What the change itself takes is in no window.
-        self.last = gate::read().map(|sums| (Instant::now(), sums));
-        Ok(next)
+        self.last = None;
+        Ok(Duration::from_nanos(crowding::SETTLE_NS))
     }
 
     /// All are in use again, and nothing is known.
     pub(crate) fn start_again(&mut self, skel: &BpfSkel<'_>) -> Result<(), GuestError> {
         self.policy = crowd::default();
         self.last = None;
+        self.window = WINDOW;
         self.park_only(skel, Vec::new())
     }
 
@@ -99,6 +104,17 @@ fn set_parked(skel: &BpfSkel<'_>, cpu: usize, park: bool) -> Result<(), GuestErr
 
 fn is_usable(fact: &VcpuFacts) -> bool {
     fact.online && fact.bans & intf::TANDEM_BAN_PARKED == 0
+}
+
+/// Work and steal as the scheduler has seen them, to the nanosecond: the kernel's own accounts are kept in ticks and
+/// at the end of a task's turn, too coarse for a short window. None: the kernel does not say how long tasks wait.
+fn sums(facts: &[VcpuFacts]) -> Option<Sums> {
+    let sum = |of: fn(&VcpuFacts) -> u64| facts.iter().map(of).fold(0, u64::saturating_add);
+    gate::read().map(|kernel| Sums {
+        ran_ns: sum(|fact| fact.wanted_ns),
+        stolen_ns: sum(|fact| fact.stolen_ns),
+        ..kernel
+    })
 }
 
 fn seen(sums: Sums, length: Duration) -> crowd_seen {

@@ -71,6 +71,16 @@ impl Domains {
         first
     }
 
+    /// Possible CPUs.
+    pub fn nr_cpus(&self) -> usize {
+        self.llc.len()
+    }
+
+    /// Last-level caches.
+    pub fn caches(&self) -> u32 {
+        self.caches
+    }
+
     /// In one line, for the log.
     pub fn in_words(&self) -> String {
         let alone = |next: &[usize]| next.iter().enumerate().filter(|(cpu, next)| cpu != *next).count();

@@ -19,6 +19,10 @@ pub struct VcpuFacts {
     pub absences: Vec<u64>,
     /// Their sum in milliseconds.
     pub absent_ms: f64,
+    /// For how long it had work since the scheduler was loaded, steal included, nanoseconds.
+    pub wanted_ns: u64,
+    /// Steal in that time, nanoseconds.
+    pub stolen_ns: u64,
     /// Age of the estimate in milliseconds; none: nothing measured yet.
     pub age_ms: Option<f64>,
     /// Length of an active period and of an absence in milliseconds, if they are even enough to be foreseen.
@@ -96,6 +100,8 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
             .map(|i| u64::from(u32_at(model + std::mem::offset_of!(intf::vcpu_model, absences) + 4 * i)))
             .collect(),
         absent_ms: u64_at(model + std::mem::offset_of!(intf::vcpu_model, absent_ns)) as f64 / 1e6,
+        wanted_ns: u64_at(std::mem::offset_of!(intf::cpu_state, wanted_ns)),
+        stolen_ns: u64_at(std::mem::offset_of!(intf::cpu_state, stolen_ns)),
         age_ms: (updated_ns > 0).then(|| now_ns.saturating_sub(updated_ns) as f64 / 1e6),
         rhythm_ms: rhythm(&bytes),
         bans: u32_at(std::mem::offset_of!(intf::cpu_state, bans)),

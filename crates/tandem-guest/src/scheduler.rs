@@ -147,8 +147,8 @@ impl<'a> Running<'a> {
         let nr_cpus = model::kernel_cpu_list("possible")?.last().map_or(1, |last| last + 1);
         let online = model::kernel_cpu_list("online")?;
         let hints = Hints::new(options, &preflight::SystemPaths::default())?;
-        let mut skel = load(options, &hints, storage, nr_cpus, &online).map_err(GuestError::Load)?;
         let domains = Domains::of_the_kernel(nr_cpus, &online);
+        let mut skel = load(options, &hints, &domains, storage, &online).map_err(GuestError::Load)?;
         domains.install(&mut skel)?;
         let link = scx_ops_attach!(skel, tandem_guest).map_err(GuestError::Load)?;
         let (mut prober, mut topology) = (None, None);
@@ -301,10 +301,11 @@ impl<'a> Running<'a> {
 fn load<'a>(
     options: &GuestOptions,
     hints: &Hints,
+    domains: &Domains,
     storage: &'a mut MaybeUninit<OpenObject>,
-    nr_cpus: usize,
     online: &[usize],
 ) -> anyhow::Result<BpfSkel<'a>> {
+    let nr_cpus = domains.nr_cpus();
     let builder = BpfSkelBuilder::default();
     let verbose = options.debug.then(|| libbpf_rs::libbpf_sys::bpf_object_open_opts {
         sz: std::mem::size_of::<libbpf_rs::libbpf_sys::bpf_object_open_opts>() as _,
@@ -342,8 +343,9 @@ fn load<'a>(
     let ops = open.struct_ops.tandem_guest_mut();
     ops.exit_dump_len = options.exit_dump_len;
     // Wake-ups of tasks on idle CPUs are finished there, not by whoever wakes (older kernels have no such flag: 0).
-    // Not where the host may have taken the idle vCPU: until it is back, nobody could take the task over.
-    if !reports_steal {
+    // Not where the host may have taken the idle vCPU: until it is back, nobody could take the task over. Nor across
+    // caches, where the kernel would leave those on busy CPUs to be finished there as well, by interrupting them.
+    if !reports_steal && domains.caches() == 1 {
         ops.flags |= *scx_utils::compat::SCX_OPS_ALLOW_QUEUED_WAKEUP;
     }
     if options.partial {

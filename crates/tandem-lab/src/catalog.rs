@@ -61,6 +61,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "test-hotplug",
     "test-nested",
     "test-probe",
+    "test-crowd",
     "test-torture",
     "test-kernel",
 );

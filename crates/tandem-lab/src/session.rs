@@ -15,6 +15,9 @@ use tandem_agent::{Facts, Op, Output, VmSpec, SELF};
 const GUEST_CPU_TCG: &str = "Nehalem,+arat,+tsc-deadline";
 const GUEST_CPU_KVM: &str = "host";
 const SHORT: Duration = Duration::from_secs(20);
+/// The kernel checks every program before it is loaded: half a minute in a guest that gets half of an emulated CPU, and
+/// several times that on a busy machine.
+const LOADING: Duration = Duration::from_secs(240);
 const GUEST_BOOT: Duration = Duration::from_secs(90);
 const SIGTERM: i32 = 15;
 
@@ -123,7 +126,7 @@ impl Session {
         self.scheduler = Some(handle);
         // From here on trouble is ours: enabling is part of what is tested.
         self.scheduler_loaded = true;
-        let deadline = Instant::now() + SHORT * 2;
+        let deadline = Instant::now() + LOADING;
         while self.scheduler_state()? != "enabled" {
             let running: bool = self.machine.link.ask_for(&target, Op::Running { handle }, SHORT)?;
             if !running || Instant::now() >= deadline {

@@ -97,4 +97,6 @@ pub mod crowding {
     pub const WINDOW_NS: u64 = crate::ffi::TANDEM_CROWD_WINDOW_NS as u64;
     /// Length of a window that is a trial, nanoseconds.
     pub const TRIAL_NS: u64 = crate::ffi::TANDEM_CROWD_TRIAL_NS as u64;
+    /// Pause after a change, nanoseconds.
+    pub const SETTLE_NS: u64 = crate::ffi::TANDEM_CROWD_SETTLE_NS as u64;
 }
