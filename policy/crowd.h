@@ -30,8 +30,8 @@
 
 /* Length of a window, of one that is a trial, and of the pause after a change: vCPUs have to be emptied first. */
 #define TANDEM_CROWD_WINDOW_NS 400000000ULL
-#define TANDEM_CROWD_TRIAL_NS 200000000ULL
-#define TANDEM_CROWD_SETTLE_NS 50000000ULL
+#define TANDEM_CROWD_TRIAL_NS 150000000ULL
+#define TANDEM_CROWD_SETTLE_NS 30000000ULL
 /* Parts in a thousand of the time of busy vCPUs: much is stolen, nothing to speak of is. */
 #define TANDEM_CROWD_MUCH 300U
 #define TANDEM_CROWD_LITTLE 150U

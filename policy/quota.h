@@ -27,14 +27,34 @@ POLICY u64 periods_passed(u64 now_ns, u64 start_ns, u64 period_ns)
 	return (now_ns - start_ns) / period_ns;
 }
 
-/* The pool after `periods` boundaries. A debt is paid from the first quotas. */
-POLICY s64 pool_refilled(s64 pool_ns, u64 quota_ns, u64 burst_ns, u64 periods)
+/* More periods than this fill a pool from any debt that can have come up. */
+#define TANDEM_QUOTA_PERIODS_MOST 1000ULL
+
+/*
+ * What `running` CPUs may have run and not been charged for when several
+ * boundaries pass at once, as they do if the whole machine stood still.
+ */
+POLICY u64 uncharged_ns(u32 running, u64 periods, u64 period_ns)
+{
+	if (periods <= 1 || periods > TANDEM_QUOTA_PERIODS_MOST)
+		return 0;
+	/* The kernel knows no period above a second; no product that wraps. */
+	return min_u64(running, 1024) * periods * min_u64(period_ns, 1000 * NSEC_PER_MSEC_);
+}
+
+/*
+ * The pool after `periods` boundaries. A debt is paid from the first quotas.
+ * What has been run and is still to be charged (at most) may stay above the
+ * limit till then: the quotas of those periods were there for it.
+ */
+POLICY s64 pool_refilled(s64 pool_ns, u64 quota_ns, u64 burst_ns, u64 periods, u64 uncharged)
 {
 	s64 limit = (s64)(quota_ns + burst_ns);
 
-	/* More periods than fill it from any debt that can have come up: no product that wraps. */
-	if (periods > 1000)
+	/* No product that wraps. */
+	if (periods > TANDEM_QUOTA_PERIODS_MOST)
 		return limit;
+	limit += (s64)uncharged;
 	pool_ns += (s64)(quota_ns * periods);
 	return pool_ns > limit ? limit : pool_ns;
 }

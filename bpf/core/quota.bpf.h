@@ -80,7 +80,7 @@ static __always_inline void roll_period(struct group_state *g, u64 now)
 		return;
 	/* Others charge meanwhile: only the difference is added, so nothing of that is lost. */
 	old = g->pool_ns;
-	new = pool_refilled(old, g->quota_ns, g->burst_ns, passed);
+	new = pool_refilled(old, g->quota_ns, g->burst_ns, passed, uncharged_ns(g->running, passed, g->period_ns));
 	__sync_fetch_and_add(&g->pool_ns, new - old);
 }
 

@@ -37,7 +37,8 @@ pub mod safe {
         group_scale(parent_scale: u64, group_weight: u64, active_weight: u64) -> u64;
         scale_moved(old_scale: u64, new_scale: u64) -> bool;
         periods_passed(now_ns: u64, start_ns: u64, period_ns: u64) -> u64;
-        pool_refilled(pool_ns: i64, quota_ns: u64, burst_ns: u64, periods: u64) -> i64;
+        pool_refilled(pool_ns: i64, quota_ns: u64, burst_ns: u64, periods: u64, uncharged: u64) -> i64;
+        uncharged_ns(running: u32, periods: u64, period_ns: u64) -> u64;
         quota_run_ns(pool_ns: i64, running_cpus: u32) -> u64;
         quota_wait_too_long(waited_ns: u64, watchdog_ns: u64) -> bool;
         load_of(weight: u64, capacity: u32) -> u64;

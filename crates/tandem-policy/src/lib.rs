@@ -39,7 +39,9 @@ pub mod hweight {
 
 /// Quotas (`policy/quota.h`).
 pub mod quota {
-    pub use crate::ffi::safe::{periods_passed, pool_refilled, quota_run_ns, quota_wait_too_long};
+    pub use crate::ffi::safe::{
+        periods_passed, pool_refilled, quota_run_ns, quota_wait_too_long, uncharged_ns,
+    };
 }
 
 /// Fairness across CPUs (`policy/balance.h`).

@@ -1,7 +1,7 @@
 //! How many vCPUs are worth using (`policy/crowd.h`), against hosts of which the answer is known.
 
 use proptest::prelude::*;
-use tandem_policy::crowding::{crowd_window, TRIAL_NS, WINDOW_NS};
+use tandem_policy::crowding::{crowd_window, SETTLE_NS, TRIAL_NS, WINDOW_NS};
 use tandem_policy::{crowd, crowd_seen};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -38,6 +38,12 @@ impl Machine {
         }
     }
 
+    fn pass(&mut self, host: Host, got: f64, could_be_busy: f64, length_ns: u64) {
+        self.done += got * length_ns as f64 / 1e9;
+        self.possible += Self::got(host, could_be_busy) * length_ns as f64 / 1e9;
+        self.ran_ns += length_ns;
+    }
+
     /// `threads` that never sleep, on `usable` vCPUs, for so long. Returns how many vCPUs are in use at its end.
     fn run(&mut self, host: Host, threads: f64, usable: u32, length_ns: u64) -> u32 {
         let end = self.ran_ns + length_ns;
@@ -52,11 +58,14 @@ impl Machine {
                 stolen_ns: ((busy - got) * window) as u64,
                 waited_ns: ((threads - busy) * window) as u64,
             };
-            self.done += got * window / 1e9;
-            self.possible += Self::got(host, threads.min(f64::from(usable))) * window / 1e9;
-            self.ran_ns += self.next_ns;
+            self.pass(host, got, threads.min(f64::from(usable)), self.next_ns);
             self.trials_ns += if self.next_ns == TRIAL_NS { TRIAL_NS } else { 0 };
             self.next_ns = crowd_window(&mut self.crowd, &seen, usable);
+            if self.crowd.used % usable != used % usable {
+                let now = if self.crowd.used == 0 { usable } else { self.crowd.used };
+                let got = Self::got(host, threads.min(f64::from(now)));
+                self.pass(host, got, threads.min(f64::from(usable)), SETTLE_NS);
+            }
         }
         if self.crowd.used == 0 {
             usable

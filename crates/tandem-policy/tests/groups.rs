@@ -109,7 +109,7 @@ proptest! {
             let passed = periods_passed(now, start, period);
             start += passed * period;
             prop_assert!(now < start + period && now >= start);
-            let refilled = pool_refilled(pool, quota, burst, passed);
+            let refilled = pool_refilled(pool, quota, burst, passed, 0);
             granted += i128::from(quota) * i128::from(passed);
             lost += i128::from(pool) + i128::from(quota) * i128::from(passed) - i128::from(refilled);
             pool = refilled;
@@ -126,6 +126,25 @@ proptest! {
             prop_assert_eq!(used + lost + i128::from(pool), granted);
             prop_assert!(lost >= 0 && used <= granted - lost + 5_000_000 + 100_000);
         }
+    }
+
+    /// A machine stands still while two CPUs run tasks of a group: whether the refill or the charge comes first.
+    #[test]
+    fn a_run_that_is_charged_late_costs_no_more(
+        pool in -1_000_000_000i64..100_000_000,
+        (quota, period) in (1_000_000u64..200_000_000, 10_000_000u64..1_000_000_000),
+        burst in 0u64..100_000_000,
+        (periods, part) in (2u64..1000, 0u64..=1000),
+    ) {
+        let pool = pool.min((quota + burst) as i64);
+        let may_be = uncharged_ns(2, periods, period);
+        let ran = (may_be / 1000 * part) as i64;
+        let in_time = pool_refilled(pool - ran, quota, burst, periods, 0);
+        let late = pool_refilled(pool, quota, burst, periods, may_be) - ran;
+        // The next boundary brings whoever is above the limit back to it.
+        prop_assert_eq!(pool_refilled(in_time, quota, burst, 1, 0), pool_refilled(late, quota, burst, 1, 0));
+        prop_assert_eq!(uncharged_ns(2, 1, period), 0);
+        prop_assert_eq!(pool_refilled(pool, quota, burst, periods, 0), pool_refilled(pool, quota, burst, periods, uncharged_ns(0, periods, period)));
     }
 
     #[test]
