@@ -62,6 +62,9 @@ pub struct Experiment {
     /// Programs that run beside the workloads in some machine.
     #[serde(default)]
     pub background: Vec<Background>,
+    /// Shell functions for the scripts of all workloads.
+    #[serde(default)]
+    pub functions: String,
     /// What is run and measured.
     #[serde(rename = "workload")]
     pub workloads: Vec<Workload>,
@@ -429,6 +432,9 @@ impl Experiment {
                 }
             }
         }
+        if !self.functions.is_empty() && self.workloads.iter().all(|workload| workload.script.is_none()) {
+            return Err("functions: no workload has a script that could use them".into());
+        }
         for workload in &self.workloads {
             if workload.argv.is_empty() == workload.script.is_none() {
                 return Err(format!("workload {}: give either argv or script", workload.name));
@@ -580,6 +586,7 @@ metrics = [{ name = "work", path = "work_per_s", better = "higher" }]
             ("mode = \"nested\"", "mode = \"single\"", "has no [[vm]]"),
             ("title = \"t\"", "title = \"t\"\ncpus = 3\nsockets = 2", "multiple"),
             ("title = \"t\"", "title = \"t\"\ncolour = 1", "line 4"),
+            ("title = \"t\"", "title = \"t\"\nfunctions = \"f() { :; }\"", "could use them"),
             ("better = \"higher\"", "better = \"more\"", "line 16"),
             ("argv = [\"tandem-kit\", \"spin\"]", "", "either argv or script"),
             ("name = \"spin\"", "name = \"spin\"\ncontention = [\"weak\"]", "no [[contention]] named"),

@@ -309,7 +309,7 @@ fn run_workload(
     measured: &mut Measured,
 ) -> Result<(), LabError> {
     let argv = match &workload.script {
-        Some(script) => vec!["/bin/sh".into(), "-c".into(), script.clone()],
+        Some(script) => vec!["/bin/sh".into(), "-c".into(), format!("{}{script}", experiment.functions)],
         None => workload.argv.clone(),
     };
     let wanted = experiment.contention_of(workload);

@@ -78,19 +78,21 @@ impl Comparison {
         self.rows.iter().filter(|row| !row.same_order()).count()
     }
 
-    /// Is the model close enough?
+    /// Is the model close enough, everywhere?
     pub fn holds(&self) -> bool {
-        !self.rows.is_empty() && self.mean_error() <= TOLERANCE && self.disagreements() == 0
+        let complete = !self.rows.is_empty() && self.missing.is_empty();
+        complete && self.mean_error() <= TOLERANCE && self.disagreements() == 0
     }
 
     /// The figures in one sentence.
     pub fn verdict(&self) -> String {
         format!(
-            "mean error {:.1} % (tolerated {:.0} %), {} of {} in another order: {}",
+            "mean error {:.1} % (tolerated {:.0} %), {} of {} in another order, {} without a figure: {}",
             self.mean_error() * 100.0,
             TOLERANCE * 100.0,
             self.disagreements(),
             self.rows.len(),
+            self.missing.len(),
             if self.holds() { "ok" } else { "MISSED" }
         )
     }
@@ -146,8 +148,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_shown() {
-        let comparison = Comparison { rows: Vec::new(), missing: vec!["lock: loops".into()] };
+    fn what_is_missing_is_shown_and_counts() {
+        let mut comparison = of(vec![row(1.0, [0.9, 1.1], 1.0)]);
+        assert!(comparison.holds());
+        comparison.missing.push("lock: loops".into());
         assert!(comparison.table().contains("| lock: loops | - | - | - | - |"));
+        assert!(!comparison.holds() && comparison.verdict().contains("1 without a figure"));
     }
 }
