@@ -36,10 +36,10 @@ POLICY u64 periods_passed(u64 now_ns, u64 start_ns, u64 period_ns)
  */
 POLICY u64 uncharged_ns(u32 running, u64 periods, u64 period_ns)
 {
-	if (periods <= 1 || periods > TANDEM_QUOTA_PERIODS_MOST)
+	if (periods <= 1)
 		return 0;
 	/* The kernel knows no period above a second; no product that wraps. */
-	return min_u64(running, 1024) * periods * min_u64(period_ns, 1000 * NSEC_PER_MSEC_);
+	return min_u64(running, 1024) * min_u64(periods, TANDEM_QUOTA_PERIODS_MOST) * min_u64(period_ns, 1000 * NSEC_PER_MSEC_);
 }
 
 /*
