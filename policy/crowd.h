@@ -13,7 +13,7 @@
  *   try     a short window with few vCPUs: the steal is gone, and no less
  *           was got                                    -> few, otherwise all
  *   few     tasks wait                                 -> more
- *           much is stolen, or hardly anything to do   -> all
+ *           much is stolen, or for long little to do   -> all
  *   more    a short window with half as many again, in full use of which
  *           more was got                               -> few (so many)
  *
@@ -38,7 +38,14 @@
 /* From one trial that failed to the next, at first and at most. */
 #define TANDEM_CROWD_PAUSE_NS (2000 * NSEC_PER_MSEC_)
 #define TANDEM_CROWD_LONGEST_NS (300000 * NSEC_PER_MSEC_)
-/* After so much time with next to nothing to do all are in use again. */
+/*
+ * Little to do: so many thousandths of the vCPUs in use are busy, or fewer.
+ * After so much more time with little to do than with much all are in use
+ * again: they cost nothing then, and answer sooner. That does not ask for
+ * half a minute without interruption: something runs now and then on every
+ * machine.
+ */
+#define TANDEM_CROWD_LITTLE_BUSY 300U
 #define TANDEM_CROWD_IDLE_NS (30000 * NSEC_PER_MSEC_)
 
 /* What was seen in a window, summed over all vCPUs. */
@@ -59,7 +66,7 @@ enum crowd_state {
 struct crowd {
 	u64 rest_ns;		/* until the next trial */
 	u64 pause_ns;		/* after the next trial that fails */
-	u64 idle_ns;		/* for so long there has been next to nothing to do */
+	u64 idle_ns;		/* so much more time with little to do than with much */
 	u32 state;		/* enum crowd_state */
 	u32 used;		/* vCPUs in use; 0: all */
 	u32 before;		/* before the trial */
@@ -140,7 +147,8 @@ POLICY u64 crowd_window(struct crowd *c, const struct crowd_seen *s, u32 usable)
 			crowd_failed(c, CROWD_FEW, c->before);
 		break;
 	case CROWD_FEW:
-		c->idle_ns = busy < 300 ? c->idle_ns + s->length_ns : 0;
+		c->idle_ns = busy <= TANDEM_CROWD_LITTLE_BUSY * c->used ? c->idle_ns + s->length_ns
+									  : sub_floor_u64(c->idle_ns, s->length_ns);
 		if (c->in_a_row >= 2 || c->idle_ns >= TANDEM_CROWD_IDLE_NS) {
 			c->pause_ns = 0;
 			c->rest_ns = TANDEM_CROWD_PAUSE_NS;

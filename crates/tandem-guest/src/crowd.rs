@@ -12,23 +12,31 @@ use crate::{park, GuestError};
 use std::time::{Duration, Instant};
 use tandem_policy::{crowd, crowd_seen, crowding};
 
-/// Length of the first window.
-const WINDOW: Duration = Duration::from_nanos(crowding::WINDOW_NS);
-
 /// See the module.
 pub(crate) struct Crowd {
-    policy: crowd,
     domains: Domains,
-    last: Option<(Instant, Sums)>,
-    /// Length of the window that has begun, or will after a pause.
-    window: Duration,
+    found: Found,
     /// Out of use.
     parked: Vec<usize>,
 }
 
+/// What is known so far.
+struct Found {
+    policy: crowd,
+    last: Option<(Instant, Sums)>,
+    /// Length of the window that has begun, or will after a pause.
+    window: Duration,
+}
+
+impl Default for Found {
+    fn default() -> Self {
+        Self { policy: crowd::default(), last: None, window: Duration::from_nanos(crowding::WINDOW_NS) }
+    }
+}
+
 impl Crowd {
     pub(crate) fn new(domains: Domains) -> Self {
-        Self { policy: crowd::default(), domains, last: None, window: WINDOW, parked: Vec::new() }
+        Self { domains, found: Found::default(), parked: Vec::new() }
     }
 
     /// Another topology was found.
@@ -46,19 +54,24 @@ impl Crowd {
         let usable: Vec<usize> = facts.iter().filter(|fact| is_usable(fact)).map(|fact| fact.cpu).collect();
         // Of two, a straggler's ban says all there is to say.
         let sums = (usable.len() > 2).then(|| sums(facts)).flatten();
-        let Some(sums) = sums else { return self.start_again(skel).map(|()| WINDOW) };
-        let Some((began, before)) = self.last.replace((now, sums)) else { return Ok(self.window) };
+        let Some(sums) = sums else {
+            self.start_again(skel)?;
+            return Ok(self.found.window);
+        };
+        let Some((began, before)) = self.found.last.replace((now, sums)) else {
+            return Ok(self.found.window);
+        };
         let seen = seen(sums.since(before), now - began);
-        let used = self.policy.used;
-        let next_ns =
-            crowding::crowd_window(&mut self.policy, &seen, u32::try_from(usable.len()).unwrap_or(u32::MAX));
-        self.window = Duration::from_nanos(next_ns);
-        if self.policy.used == used {
-            return Ok(self.window);
+        let policy = &mut self.found.policy;
+        let used = policy.used;
+        let next_ns = crowding::crowd_window(policy, &seen, u32::try_from(usable.len()).unwrap_or(u32::MAX));
+        self.found.window = Duration::from_nanos(next_ns);
+        if policy.used == used {
+            return Ok(self.found.window);
         }
-        let members = match self.policy.used as usize {
+        let members = match policy.used as usize {
             0 => usable.clone(),
-            used => members(used, &usable, &self.domains, self.policy.attempt as usize),
+            used => members(used, &usable, &self.domains, policy.attempt as usize),
         };
         log::debug!(
             "{:.1} vCPUs busy, {:.1} pCPUs got: using {} of {}",
@@ -69,15 +82,13 @@ impl Crowd {
         );
         self.park_only(skel, usable.into_iter().filter(|cpu| !members.contains(cpu)).collect())?;
         // What the change itself takes is in no window.
-        self.last = None;
+        self.found.last = None;
         Ok(Duration::from_nanos(crowding::SETTLE_NS))
     }
 
     /// All are in use again, and nothing is known.
     pub(crate) fn start_again(&mut self, skel: &BpfSkel<'_>) -> Result<(), GuestError> {
-        self.policy = crowd::default();
-        self.last = None;
-        self.window = WINDOW;
+        self.found = Found::default();
         self.park_only(skel, Vec::new())
     }
 
@@ -110,10 +121,10 @@ fn is_usable(fact: &VcpuFacts) -> bool {
 /// at the end of a task's turn, too coarse for a short window. None: the kernel does not say how long tasks wait.
 fn sums(facts: &[VcpuFacts]) -> Option<Sums> {
     let sum = |of: fn(&VcpuFacts) -> u64| facts.iter().map(of).fold(0, u64::saturating_add);
-    gate::read().map(|kernel| Sums {
+    gate::read_without_steal().map(|kernel| Sums {
         ran_ns: sum(|fact| fact.wanted_ns),
         stolen_ns: sum(|fact| fact.stolen_ns),
-        ..kernel
+        waited_ns: kernel.waited_ns,
     })
 }
 

@@ -51,7 +51,6 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "ivh",
     "stack",
     "adapt",
-    "adapt-irregular",
     "dedicate",
     "gate",
     "hints",

@@ -136,6 +136,27 @@ fn with_nothing_to_do_for_long_all_are_in_use_again() {
     assert_eq!(machine.run(Host::Pcpus(2.0), 0.1, 8, 20 * SECOND_NS), 8);
 }
 
+#[test]
+fn what_runs_now_and_then_does_not_keep_vcpus_empty() {
+    let mut machine = Machine::new();
+    assert_eq!(machine.run(Host::Pcpus(2.0), 32.0, 8, 3 * SECOND_NS), 2);
+    for _ in 0..12 {
+        machine.run(Host::Pcpus(2.0), 0.4, 8, 4 * SECOND_NS);
+        machine.run(Host::Pcpus(2.0), 1.5, 8, SECOND_NS);
+    }
+    assert_eq!(machine.run(Host::Pcpus(2.0), 0.4, 8, SECOND_NS), 8);
+}
+
+#[test]
+fn with_much_to_do_half_of_the_time_they_stay_empty() {
+    let mut machine = Machine::new();
+    assert_eq!(machine.run(Host::Pcpus(2.0), 32.0, 8, 3 * SECOND_NS), 2);
+    for _ in 0..100 {
+        machine.run(Host::Pcpus(2.0), 0.1, 8, 2 * SECOND_NS);
+        assert_eq!(machine.run(Host::Pcpus(2.0), 2.0, 8, 3 * SECOND_NS), 2);
+    }
+}
+
 proptest! {
     /// Whatever is seen: never none, never more than there are, and the next window is one of the two.
     #[test]
