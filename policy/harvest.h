@@ -46,12 +46,21 @@
  */
 #define TANDEM_HARVEST_EARLIER_NS (200 * NSEC_PER_USEC_)
 
-/* Nine that left in time make good for one that was caught: about one in ten is, whatever the cause. */
-POLICY u64 harvest_early_ns(u64 early_ns, const struct rhythm_length *on, bool caught)
+/* A timer that was due so long before the vCPU was taken was lost: to be due earlier would not have helped. */
+#define TANDEM_HARVEST_LOST_NS (1 * NSEC_PER_MSEC_)
+
+/* Nine that left in time make good for one that was caught: about one in ten may be. */
+POLICY u64 harvest_left_in_time(u64 early_ns)
 {
-	if (caught)
-		return min_u64(early_ns + TANDEM_HARVEST_EARLIER_NS, on->mean_ns / 4);
 	return sub_floor_u64(early_ns, TANDEM_HARVEST_EARLIER_NS / 9);
+}
+
+/* It was taken at a time, and the timer had been due at another. */
+POLICY u64 harvest_caught(u64 early_ns, const struct rhythm_length *on, u64 due_ns, u64 taken_ns)
+{
+	if (time_before_ns(due_ns + TANDEM_HARVEST_LOST_NS, taken_ns))
+		return early_ns;
+	return min_u64(early_ns + TANDEM_HARVEST_EARLIER_NS, on->mean_ns / 4);
 }
 
 /* What it takes from the timer to the switch, on average: an interrupt in a guest may be late by a millisecond. */

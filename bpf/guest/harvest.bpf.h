@@ -333,7 +333,8 @@ static int harvest_due(void *map, u32 *key, struct one_timer *timer)
 	}
 	if (time_before_ns(c->harvest_began_ns, c->phase.returned_ns) || !time_before_ns(now, c->harvest_end_ns)) {
 		/* It was taken before. */
-		c->harvest_early_ns = harvest_early_ns(c->harvest_early_ns, &c->phase.on, true);
+		c->harvest_early_ns = harvest_caught(c->harvest_early_ns, &c->phase.on, c->harvest_at_ns,
+						     sub_floor_u64(c->phase.returned_ns, c->phase.off.mean_ns));
 		count_of(c, CNT_CAUGHT, sub_floor_u64(now, c->harvest_at_ns));
 		end_harvest(c, cpu);
 		return 0;
@@ -421,7 +422,7 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
 		c->harvest_latency_ns = harvest_latency_ns(c->harvest_latency_ns, sub_floor_u64(now, c->harvest_at_ns));
 	c->harvest_stage = HARVEST_WATCHING;
 	arm_harvest(c, cpu, target->reserved_until_ns, now);
-	c->harvest_early_ns = harvest_early_ns(c->harvest_early_ns, &c->phase.on, false);
+	c->harvest_early_ns = harvest_left_in_time(c->harvest_early_ns);
 	count_of(c, c->harvest_gain_ns ? CNT_HARVESTED : CNT_PUSHED, sub_floor_u64(c->harvest_end_ns, now));
 	c->counters[CNT_HARVESTED_US] += c->harvest_gain_ns / NSEC_PER_USEC_;
 	return true;
@@ -460,7 +461,7 @@ static __always_inline void harvest_left(struct task_state *t, struct cpu_state 
 		target = cpu_state(c->harvest_to);
 		if (target)
 			target->reserved_until_ns = 0;
-		c->harvest_early_ns = harvest_early_ns(c->harvest_early_ns, &c->phase.on, true);
+		c->harvest_early_ns = harvest_caught(c->harvest_early_ns, &c->phase.on, 0, 0);
 		count_of(c, CNT_CAUGHT, 0);
 	}
 	end_harvest(c, cpu);

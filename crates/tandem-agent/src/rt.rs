@@ -127,12 +127,14 @@ fn compete(shared: &Shared, spec: &RtSpec, index: usize, origin_ns: u64) {
             shared.busy_ns.fetch_add(sys::now_ns() - woken, Ordering::Relaxed);
         }
         begin += on_ns + off_ns;
-        // After a hold-up of the whole machine the grid goes on from now: no catching up in one long burst.
-        let now = sys::now_ns();
-        if now > begin + on_ns + off_ns {
-            begin = now;
-        }
+        begin += periods_missed_ns(sys::now_ns().saturating_sub(begin), on_ns + off_ns);
     }
+}
+
+/// After a hold-up of the whole machine the grid goes on where it would be: no catching up in one long burst, and
+/// competitors that take turns still do so. (Beginning anew they would all begin at once.)
+fn periods_missed_ns(late_ns: u64, period_ns: u64) -> u64 {
+    late_ns / period_ns.max(1) * period_ns
 }
 
 /// Lengths of bursts and gaps: fixed, or exponential from a seed.
@@ -202,6 +204,17 @@ mod tests {
             stagger_us: 0,
             phases: Vec::new(),
         }
+    }
+
+    #[test]
+    fn who_takes_turns_still_does_so_after_a_hold_up() {
+        let (period, stagger) = (16_000_000, 8_000_000);
+        for now in [0, 5_000_000, 16_000_000, 1_234_567_890] {
+            let goes_on = |begin: u64| begin + periods_missed_ns(u64::saturating_sub(now, begin), period);
+            assert_eq!(goes_on(0).abs_diff(goes_on(stagger)) % period, stagger);
+            assert!(now < goes_on(0) + period);
+        }
+        assert_eq!(periods_missed_ns(5, 0), 0);
     }
 
     #[test]

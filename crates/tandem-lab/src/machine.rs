@@ -126,6 +126,7 @@ impl Machine {
             Self { qemu, pid, console, _socket_dir: socket_dir, link: Link::new(line?, alive)? };
         machine.link.wait_for(SELF, Duration::from_secs(60))?;
         machine.pin_threads();
+        machine.keep_timers();
         Ok(machine)
     }
 
@@ -135,6 +136,15 @@ impl Machine {
         for (cpu, tid) in noise::vcpu_threads(self.pid).into_iter().filter(|(cpu, _)| *cpu > 0) {
             // Less exact contention, and more noise, is all that is lost where this is not allowed.
             let _ = sys::pin(tid, (cpu - 1) % cores);
+        }
+    }
+
+    /// The timers of an emulated machine are fired by the emulator's first thread. It runs rarely and shortly, but
+    /// behind emulated CPUs that spin it waits for up to ten milliseconds, and so do all their interrupts.
+    fn keep_timers(&self) {
+        if let Ok(tid) = i32::try_from(self.pid) {
+            // Likewise: later timers are all that is lost where this is not allowed.
+            let _ = sys::at_once(tid);
         }
     }
 

@@ -73,6 +73,21 @@ pub(crate) fn pin(tid: i32, cpu: usize) -> io::Result<()> {
     }
 }
 
+/// Lets a thread run as soon as it wakes, before all others of ordinary priority; threads that it starts do not inherit
+/// that.
+///
+/// # Errors
+///
+/// Without the privilege (CAP_SYS_NICE) or where real-time priorities are not handed out.
+pub(crate) fn at_once(tid: i32) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: 1 };
+    // SAFETY: param outlives the call.
+    if unsafe { libc::sched_setscheduler(tid, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &param) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// Has the child killed when we die, and keeps the terminal's Ctrl-C from it.
 pub(crate) fn tie(command: &mut Command) {
     command.process_group(0);

@@ -110,9 +110,14 @@ pub mod safe {
         unsafe { super::phase_wants_scouts(phase) }
     }
 
-    pub fn harvest_early_ns(early_ns: u64, on: &rhythm_length, caught: bool) -> u64 {
+    pub fn harvest_left_in_time(early_ns: u64) -> u64 {
+        // SAFETY: plain numbers.
+        unsafe { super::harvest_left_in_time(early_ns) }
+    }
+
+    pub fn harvest_caught(early_ns: u64, on: &rhythm_length, due_ns: u64, taken_ns: u64) -> u64 {
         // SAFETY: as above; read only.
-        unsafe { super::harvest_early_ns(early_ns, on, caught) }
+        unsafe { super::harvest_caught(early_ns, on, due_ns, taken_ns) }
     }
 
     pub fn harvest_margin_ns(on: &rhythm_length, latency_ns: u64, early_ns: u64) -> u64 {

@@ -76,7 +76,9 @@ pub mod phase {
 
 /// Leaving a vCPU before it is taken (`policy/harvest.h`).
 pub mod harvest {
-    pub use crate::ffi::safe::{harvest_early_ns, harvest_gain_ns, harvest_lead_ns, harvest_margin_ns};
+    pub use crate::ffi::safe::{
+        harvest_caught, harvest_gain_ns, harvest_lead_ns, harvest_left_in_time, harvest_margin_ns,
+    };
 }
 
 /// vCPUs that are better left without work (`policy/rwc.h`).

@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 
 use proptest::prelude::*;
-use tandem_policy::{harvest::*, harvest_view, phase::*, rwc::*, straggler_view, vcpu_phase};
+use tandem_policy::{harvest::*, harvest_view, phase::*, rhythm_length, rwc::*, straggler_view, vcpu_phase};
 
 const MS: u64 = 1_000_000;
 const TICK: u64 = 4 * MS;
@@ -162,6 +162,22 @@ fn a_task_leaves_only_where_it_gains() {
     assert_eq!(harvest_gain_ns(&view(MS / 2, 8 * MS, 0, MS / 2)), 0);
     // An absence as short as the move is.
     assert_eq!(harvest_gain_ns(&view(MS / 2, MS / 2, 0, 8 * MS)), 0);
+}
+
+#[test]
+fn only_who_left_too_late_leaves_earlier() {
+    let on = rhythm_length { mean_ns: 8 * MS, dev_ns: 0, score: 8 };
+    let mut early = 0;
+    for _ in 0..100 {
+        early = harvest_caught(early, &on, 10 * MS, 10 * MS + MS / 2);
+    }
+    assert_eq!(early, 2 * MS);
+    // The timer was due long before, and never came: nothing is to be learned from that.
+    assert_eq!(harvest_caught(MS, &on, 10 * MS, 13 * MS), MS);
+    for _ in 0..100 {
+        early = harvest_left_in_time(early);
+    }
+    assert_eq!(early, 0);
 }
 
 proptest! {
