@@ -130,12 +130,15 @@ impl Machine {
         Ok(machine)
     }
 
-    /// CPU 1 of the host to core 0, CPU 2 to core 1 and so on; CPU 0, which only keeps house, floats.
+    /// Each CPU of the host to a core of its own. CPU 0, which only keeps house where there are more of them than
+    /// cores, floats then.
     fn pin_threads(&self) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        for (cpu, tid) in noise::vcpu_threads(self.pid).into_iter().filter(|(cpu, _)| *cpu > 0) {
+        let threads = noise::vcpu_threads(self.pid);
+        let floats = threads.len() > cores;
+        for (cpu, tid) in threads.into_iter().filter(|(cpu, _)| *cpu > 0 || !floats) {
             // Less exact contention, and more noise, is all that is lost where this is not allowed.
-            let _ = sys::pin(tid, (cpu - 1) % cores);
+            let _ = sys::pin(tid, core_of(cpu, cores));
         }
     }
 
@@ -251,5 +254,21 @@ fn connect(socket: &Path, qemu: &Arc<Mutex<Child>>, work: &Path) -> Result<UnixS
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
+    }
+}
+/// CPU 1 to core 0, CPU 2 to core 1 and so on, CPU 0 to the last one. Left to itself a kernel that packs threads onto
+/// few cores lets two emulated CPUs share one, 4 ms each, beside one that idles.
+fn core_of(cpu: usize, cores: usize) -> usize {
+    (cpu + cores - 1) % cores
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_have_cores_of_their_own() {
+        assert_eq!([core_of(0, 2), core_of(1, 2), core_of(2, 2)], [1, 0, 1]);
+        assert_eq!(core_of(0, 1), 0);
     }
 }
