@@ -461,6 +461,7 @@ static __always_inline void harvest_left(struct task_state *t, struct cpu_state 
 		target = cpu_state(c->harvest_to);
 		if (target)
 			target->reserved_until_ns = 0;
+		/* Its timer did come. */
 		c->harvest_early_ns = harvest_caught(c->harvest_early_ns, &c->phase.on, 0, 0);
 		count_of(c, CNT_CAUGHT, 0);
 	}

@@ -180,6 +180,11 @@ fn median(values: &mut [f64]) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
+/// Reads the sums from the text of `/proc/schedstat` and `/proc/stat`.
+fn parse(schedstat: &str, stat: &str) -> Sums {
+    Sums { stolen_ns: steal_of_all_ns(stat).unwrap_or(0), ..parse_schedstat(schedstat) }
+}
+
 /// Run time and run delay from the text of `/proc/schedstat`.
 fn parse_schedstat(schedstat: &str) -> Sums {
     let mut sums = Sums::default();
@@ -194,8 +199,9 @@ fn parse_schedstat(schedstat: &str) -> Sums {
 
 /// The sums of this machine; none: the kernel does not keep them.
 pub(crate) fn read() -> Option<Sums> {
+    let schedstat = std::fs::read_to_string("/proc/schedstat").ok()?;
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
-    Some(Sums { stolen_ns: steal_of_all_ns(&stat).unwrap_or(0), ..read_without_steal()? })
+    Some(parse(&schedstat, &stat))
 }
 
 /// Likewise, but nothing is counted as stolen.
@@ -279,13 +285,15 @@ mod tests {
     fn the_kernels_sums_are_read() {
         let schedstat =
             "version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 100 20 3\ndomain0 MC 3 0\ncpu1 0 0 0 0 0 0 50 5 1\n";
-        assert_eq!(parse_schedstat(schedstat), Sums { ran_ns: 150, waited_ns: 25, stolen_ns: 0 });
+        let stat = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        let sums = parse(schedstat, stat);
+        assert_eq!(sums, Sums { ran_ns: 150, waited_ns: 25, stolen_ns: 80_000_000 });
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read(schedstat in "\\PC*") {
-            parse_schedstat(&schedstat);
+        fn any_text_is_read(schedstat in "\\PC*", stat in "\\PC*") {
+            parse(&schedstat, &stat);
         }
 
         #[test]

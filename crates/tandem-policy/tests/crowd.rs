@@ -75,6 +75,13 @@ impl Machine {
     }
 }
 
+/// On two pCPUs, and found out.
+fn two_of_eight() -> Machine {
+    let mut machine = Machine::new();
+    assert_eq!(machine.run(Host::Pcpus(2.0), 32.0, 8, 3 * SECOND_NS), 2);
+    machine
+}
+
 #[test]
 fn a_crowd_finds_the_number_of_its_pcpus() {
     for pcpus in 1..=6u32 {
@@ -112,8 +119,7 @@ fn more_pcpus_are_found() {
 
 #[test]
 fn neighbours_that_come_later_end_it() {
-    let mut machine = Machine::new();
-    assert_eq!(machine.run(Host::Pcpus(2.0), 32.0, 8, 3 * SECOND_NS), 2);
+    let mut machine = two_of_eight();
     machine.run(Host::Neighbours(0.5), 32.0, 8, 2 * SECOND_NS);
     let (done, possible) = (machine.done, machine.possible);
     machine.run(Host::Neighbours(0.5), 32.0, 8, 60 * SECOND_NS);
@@ -130,16 +136,14 @@ fn without_steal_or_with_hardly_any_work_nothing_is_tried() {
 
 #[test]
 fn with_nothing_to_do_for_long_all_are_in_use_again() {
-    let mut machine = Machine::new();
-    assert_eq!(machine.run(Host::Pcpus(2.0), 32.0, 8, 3 * SECOND_NS), 2);
+    let mut machine = two_of_eight();
     assert_eq!(machine.run(Host::Pcpus(2.0), 0.1, 8, 20 * SECOND_NS), 2);
     assert_eq!(machine.run(Host::Pcpus(2.0), 0.1, 8, 20 * SECOND_NS), 8);
 }
 
 #[test]
 fn what_runs_now_and_then_does_not_keep_vcpus_empty() {
-    let mut machine = Machine::new();
-    assert_eq!(machine.run(Host::Pcpus(2.0), 32.0, 8, 3 * SECOND_NS), 2);
+    let mut machine = two_of_eight();
     for _ in 0..12 {
         machine.run(Host::Pcpus(2.0), 0.4, 8, 4 * SECOND_NS);
         machine.run(Host::Pcpus(2.0), 1.5, 8, SECOND_NS);
@@ -149,8 +153,7 @@ fn what_runs_now_and_then_does_not_keep_vcpus_empty() {
 
 #[test]
 fn with_much_to_do_half_of_the_time_they_stay_empty() {
-    let mut machine = Machine::new();
-    assert_eq!(machine.run(Host::Pcpus(2.0), 32.0, 8, 3 * SECOND_NS), 2);
+    let mut machine = two_of_eight();
     for _ in 0..100 {
         machine.run(Host::Pcpus(2.0), 0.1, 8, 2 * SECOND_NS);
         assert_eq!(machine.run(Host::Pcpus(2.0), 2.0, 8, 3 * SECOND_NS), 2);
