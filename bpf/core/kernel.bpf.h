@@ -219,6 +219,21 @@ static __always_inline bool k_cgroup_idle(const struct cgroup *cgrp)
 	return BPF_CORE_READ((const struct task_group *)css, idle) != 0;
 }
 
+/* Is any CPU idle? Looking for one costs several times as much as this. */
+static __always_inline bool k_any_idle(void)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	bool any = !bpf_cpumask_empty(idle);
+
+	scx_bpf_put_idle_cpumask(idle);
+	return any;
+}
+
+static __always_inline s32 k_current_pid(void)
+{
+	return bpf_get_current_task_btf()->pid;
+}
+
 static __always_inline void k_kick_idle(s32 cpu)
 {
 	scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);

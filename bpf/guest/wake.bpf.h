@@ -42,7 +42,8 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 		if (idle && (!c || capacity(c, k_now()) < TANDEM_CONTENDED_SHARE))
 			return cpu;
 	} else {
-		cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
+		cpu = k_any_idle() || !k_allowed(p, prev_cpu) ? scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle) :
+								 prev_cpu;
 		c = nr_banned ? cpu_state(cpu) : NULL;
 		if (c && t && !allowed_here(t->class, c, cpu)) {
 			s32 to = refuge(p->pid);
@@ -65,39 +66,59 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	return cpu;
 }
 
-/* Tell a CPU that something worth its while waits in cpu's queue. */
-static __always_inline void announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
-				     u64 enq_flags)
+/* What a task that is being queued means for the one that runs there. */
+enum urgency {
+	WAITS,		/* nothing, or an idle CPU has been told */
+	PREEMPTS,
+};
+
+/* Tell a CPU that something worth its while waits in cpu's queue, or is about to. */
+static __always_inline enum urgency announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
+					     u64 enq_flags, u64 now)
 {
-	u64 now = k_now(), burst, deadline;
+	u64 burst, deadline;
 	s32 idle;
 
 	if (is_idle(c)) {
 		k_kick_idle(cpu);
-		return;
+		return WAITS;
 	}
-	if (t->class == CLASS_NORMAL && c->curr_class == CLASS_BEST_EFFORT) {
-		k_kick_preempt(cpu);
-		return;
-	}
-	if (!dedicate_enabled && !k_is_pinned(p)) {
+	if (t->class == CLASS_NORMAL && c->curr_class == CLASS_BEST_EFFORT)
+		return PREEMPTS;
+	if (!dedicate_enabled && !k_is_pinned(p) && k_any_idle()) {
 		/* Somebody idle may take it over; whether that is wise is decided there. */
 		idle = uneven || uneven_cores || nr_banned || nr_llcs > 1 ? helper_for(p, cpu) : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 		if (idle >= 0 && idle != cpu) {
 			k_kick_idle(idle);
-			return;
+			return WAITS;
 		}
 	}
 	if (!(enq_flags & SCX_ENQ_WAKEUP) || t->class != c->curr_class || k_is_batch(p))
-		return;
+		return WAITS;
 	/* Those who all sleep soon shall not interrupt each other for being a little shorter. */
 	burst = curr_burst(c, now);
 	deadline = burst >= TANDEM_LONG_BURST_NS ? t->deadline : t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
-	if (wakeup_preempts(deadline, c->curr_deadline, curr_lead(c, now), sub_floor_u64(now, c->curr_since_ns),
-			    burst)) {
-		count(c, CNT_PREEMPTED);
-		k_kick_preempt(cpu);
-	}
+	if (!wakeup_preempts(deadline, c->curr_deadline, curr_lead(c, now), sub_floor_u64(now, c->curr_since_ns), burst))
+		return WAITS;
+	count(c, CNT_PREEMPTED);
+	return PREEMPTS;
+}
+
+/*
+ * A task that preempts whoever runs on this very CPU, and comes before all who
+ * wait there, need not go through the queue: the switch follows at once, and
+ * neither an interrupt that this CPU sends to itself nor another look at the
+ * queue is needed for it. On any other CPU somebody has to be able to take it
+ * back, should the host have taken that CPU meanwhile.
+ */
+static __always_inline bool takes_over(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu)
+{
+	u64 first;
+
+	if (cpu != (s32)bpf_get_smp_processor_id() || cpu != scx_bpf_task_cpu(p) || c->curr_pid != k_current_pid() ||
+	    t->class != CLASS_NORMAL || c->bans || c->late_due_ns || k_waiting(SCX_DSQ_LOCAL))
+		return false;
+	return !k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) || time_before_ns(t->deadline, first);
 }
 
 void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
@@ -154,8 +175,14 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 	if (request_done(t))
 		renew_request(t, c);
 	count(c, CNT_QUEUED);
-	put_in_order(p, t, c, cpu, now, enq_flags);
-	announce(p, t, c, cpu, enq_flags);
+	if (announce(p, t, c, cpu, enq_flags, now) == WAITS) {
+		put_in_order(p, t, c, cpu, now, enq_flags);
+	} else if (takes_over(p, t, c, cpu)) {
+		k_insert_local(p, remaining(t), enq_flags | SCX_ENQ_PREEMPT);
+	} else {
+		put_in_order(p, t, c, cpu, now, enq_flags);
+		k_kick_preempt(cpu);
+	}
 }
 
 #endif
