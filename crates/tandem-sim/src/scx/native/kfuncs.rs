@@ -4,7 +4,7 @@
 
 use super::maps::{Kind, Map};
 use super::{flush, insert, State, Task, Timer, CURRENT, HEADER};
-use crate::scx::kernel::{Effect, Insertion, Iteration, Place, WAKE_SYNC};
+use crate::scx::kernel::{Effect, Insertion, Iteration, Place, DSQ_LOCAL, WAKE_SYNC};
 use std::ffi::{c_char, c_void, CStr};
 use std::ptr;
 
@@ -300,6 +300,24 @@ extern "C" fn bpf_cpumask_test_cpu(cpu: u32, mask: *const c_void) -> bool {
     has_cpu(mask, cpu as usize)
 }
 
+/// Stands for the mask of idle CPUs: policies ask whether it is empty, and for nothing else.
+static IDLE: [u64; 16] = [0; 16];
+
+extern "C" fn scx_bpf_get_idle_cpumask() -> *const c_void {
+    ptr::from_ref(&IDLE).cast()
+}
+
+extern "C" fn scx_bpf_put_idle_cpumask(_mask: *const c_void) {}
+
+extern "C" fn bpf_cpumask_empty(mask: *const c_void) -> bool {
+    let cpus = &state().kernel.cpus;
+    if mask == scx_bpf_get_idle_cpumask() {
+        !cpus.iter().any(|cpu| cpu.idle)
+    } else {
+        !(0..cpus.len()).any(|cpu| has_cpu(mask, cpu))
+    }
+}
+
 extern "C" fn scx_bpf_create_dsq(dsq: u64, _node: i32) -> i32 {
     let kernel = &mut state().kernel;
     if kernel.dsqs.contains_key(&dsq) {
@@ -313,7 +331,11 @@ extern "C" fn scx_bpf_create_dsq(dsq: u64, _node: i32) -> i32 {
 }
 
 extern "C" fn scx_bpf_dsq_nr_queued(dsq: u64) -> i32 {
-    state().kernel.dsqs.get(&dsq).map_or(ENOENT as i32, |dsq| dsq.len() as i32)
+    let kernel = &state().kernel;
+    if dsq == DSQ_LOCAL {
+        return kernel.cpus[kernel.here].local.len() as i32;
+    }
+    kernel.dsqs.get(&dsq).map_or(ENOENT as i32, |dsq| dsq.len() as i32)
 }
 
 extern "C" fn scx_bpf_dsq_peek(dsq: u64) -> Task {
@@ -561,6 +583,7 @@ macro_rules! supply {
 }
 
 supply!(
+    bpf_cpumask_empty,
     bpf_cpumask_test_cpu,
     bpf_get_current_task_btf,
     bpf_get_smp_processor_id,
@@ -603,9 +626,11 @@ supply!(
     scx_bpf_dsq_reenq___compat,
     scx_bpf_dump_bstr,
     scx_bpf_error_bstr,
+    scx_bpf_get_idle_cpumask,
     scx_bpf_kick_cpu,
     scx_bpf_now,
     scx_bpf_pick_idle_cpu,
+    scx_bpf_put_idle_cpumask,
     scx_bpf_select_cpu_dfl,
     scx_bpf_task_cpu,
     scx_bpf_task_running,
