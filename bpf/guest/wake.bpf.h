@@ -42,8 +42,7 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 		if (idle && (!c || capacity(c, k_now()) < TANDEM_CONTENDED_SHARE))
 			return cpu;
 	} else {
-		cpu = k_any_idle() || !k_allowed(p, prev_cpu) ? scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle) :
-								 prev_cpu;
+		cpu = k_any_idle() ? scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle) : prev_cpu;
 		c = nr_banned ? cpu_state(cpu) : NULL;
 		if (c && t && !allowed_here(t->class, c, cpu)) {
 			s32 to = refuge(p->pid);
@@ -66,42 +65,39 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	return cpu;
 }
 
-/* What a task that is being queued means for the one that runs there. */
-enum urgency {
-	WAITS,		/* nothing, or an idle CPU has been told */
-	PREEMPTS,
-};
-
-/* Tell a CPU that something worth its while waits in cpu's queue, or is about to. */
-static __always_inline enum urgency announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
-					     u64 enq_flags, u64 now)
+/*
+ * Tell an idle CPU that something worth its while is about to wait in cpu's
+ * queue. Does the task take that CPU from whoever runs there? Nobody is told then.
+ */
+static __always_inline bool announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
+				     u64 enq_flags, u64 now)
 {
 	u64 burst, deadline;
 	s32 idle;
 
 	if (is_idle(c)) {
 		k_kick_idle(cpu);
-		return WAITS;
+		return false;
 	}
 	if (t->class == CLASS_NORMAL && c->curr_class == CLASS_BEST_EFFORT)
-		return PREEMPTS;
+		return true;
 	if (!dedicate_enabled && !k_is_pinned(p) && k_any_idle()) {
 		/* Somebody idle may take it over; whether that is wise is decided there. */
 		idle = uneven || uneven_cores || nr_banned || nr_llcs > 1 ? helper_for(p, cpu) : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 		if (idle >= 0 && idle != cpu) {
 			k_kick_idle(idle);
-			return WAITS;
+			return false;
 		}
 	}
 	if (!(enq_flags & SCX_ENQ_WAKEUP) || t->class != c->curr_class || k_is_batch(p))
-		return WAITS;
+		return false;
 	/* Those who all sleep soon shall not interrupt each other for being a little shorter. */
 	burst = curr_burst(c, now);
 	deadline = burst >= TANDEM_LONG_BURST_NS ? t->deadline : t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
 	if (!wakeup_preempts(deadline, c->curr_deadline, curr_lead(c, now), sub_floor_u64(now, c->curr_since_ns), burst))
-		return WAITS;
+		return false;
 	count(c, CNT_PREEMPTED);
-	return PREEMPTS;
+	return true;
 }
 
 /*
@@ -126,6 +122,7 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 	struct task_state *t = task_state(p);
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_state *c = cpu_state(cpu);
+	bool preempts;
 	u64 now;
 
 	if (!t || !c) {
@@ -175,14 +172,14 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 	if (request_done(t))
 		renew_request(t, c);
 	count(c, CNT_QUEUED);
-	if (announce(p, t, c, cpu, enq_flags, now) == WAITS) {
-		put_in_order(p, t, c, cpu, now, enq_flags);
-	} else if (takes_over(p, t, c, cpu)) {
+	preempts = announce(p, t, c, cpu, enq_flags, now);
+	if (preempts && takes_over(p, t, c, cpu)) {
 		k_insert_local(p, remaining(t), enq_flags | SCX_ENQ_PREEMPT);
-	} else {
-		put_in_order(p, t, c, cpu, now, enq_flags);
-		k_kick_preempt(cpu);
+		return;
 	}
+	put_in_order(p, t, c, cpu, now, enq_flags);
+	if (preempts)
+		k_kick_preempt(cpu);
 }
 
 #endif

@@ -256,6 +256,7 @@ fn connect(socket: &Path, qemu: &Arc<Mutex<Child>>, work: &Path) -> Result<UnixS
         }
     }
 }
+
 /// CPU 1 to core 0, CPU 2 to core 1 and so on, CPU 0 to the last one. Left to itself a kernel that packs threads onto
 /// few cores lets two emulated CPUs share one, 4 ms each, beside one that idles.
 fn core_of(cpu: usize, cores: usize) -> usize {
