@@ -213,17 +213,36 @@ static __always_inline u64 backlog_of(u32 group)
 	return BACKLOG_BASE | group;
 }
 
-/* Normal tasks that wait for this CPU. */
-static __always_inline u32 waiting_normal(s32 cpu, const struct cpu_state *c)
-{
-	u32 n = k_waiting(queue_of(cpu, CLASS_NORMAL));
-
-	return c->late_due_ns ? n + k_waiting(late_queue_of(cpu)) : n;
-}
-
 static __always_inline u32 class_index(u32 class)
 {
 	return class == CLASS_NORMAL;
+}
+
+/*
+ * Whoever waits for a CPU has been counted there before. Where nobody but the
+ * one that runs is counted, the kernel need not look up the queue.
+ */
+static __always_inline bool may_wait(const struct cpu_state *c, u32 class)
+{
+	u32 i = class_index(class), runs = c->curr_charged_at_ns && class_index(c->curr_class) == i;
+
+	return c->tasks[i] > runs;
+}
+
+/* Normal tasks that wait for this CPU. */
+static __always_inline u32 waiting_normal(s32 cpu, const struct cpu_state *c)
+{
+	u32 n;
+
+	if (!may_wait(c, CLASS_NORMAL))
+		return 0;
+	n = k_waiting(queue_of(cpu, CLASS_NORMAL));
+	return c->late_due_ns ? n + k_waiting(late_queue_of(cpu)) : n;
+}
+
+static __always_inline u32 waiting_best_effort(s32 cpu, const struct cpu_state *c)
+{
+	return may_wait(c, CLASS_BEST_EFFORT) ? k_waiting(queue_of(cpu, CLASS_BEST_EFFORT)) : 0;
 }
 
 #endif

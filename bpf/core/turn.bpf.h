@@ -144,7 +144,7 @@ static __always_inline void take_turn(struct task_struct *p, struct task_state *
 		k_kick_preempt(cpu);
 		return;
 	}
-	if (allowance == ~0ULL && !waiting_normal(cpu, c) && !k_waiting(queue_of(cpu, CLASS_BEST_EFFORT))) {
+	if (allowance == ~0ULL && !waiting_normal(cpu, c) && !waiting_best_effort(cpu, c)) {
 		c->run_until_ns = 0;
 		k_set_slice(p, ALONE_SLICE_NS);
 		return;

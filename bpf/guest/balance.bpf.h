@@ -245,10 +245,12 @@ static __noinline bool take_best_effort(s32 cpu)
 		return false;
 	bpf_for(i, 1, nr_cpu_ids) {
 		u32 from = (u32)cpu + i;
+		struct cpu_state *c;
 
 		if (from >= nr_cpu_ids)
 			from -= nr_cpu_ids;
-		if (k_waiting(queue_of(from, CLASS_BEST_EFFORT)) && k_take(queue_of(from, CLASS_BEST_EFFORT))) {
+		c = cpu_state(from);
+		if (c && waiting_best_effort(from, c) && k_take(queue_of(from, CLASS_BEST_EFFORT))) {
 			count(own, CNT_PULLED);
 			return true;
 		}

@@ -94,7 +94,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 		look_after_parked(now);
 	if (nr_offline && take_orphan(cpu))
 		return;
-	waiting = k_waiting(queue_of(cpu, CLASS_BEST_EFFORT));
+	waiting = waiting_best_effort(cpu, c);
 	if (waiting && idle_floor_due(now, c->idle_floor_at_ns, waiting, watchdog_ns)) {
 		c->idle_floor_at_ns = now;
 		if (k_take(queue_of(cpu, CLASS_BEST_EFFORT))) {
@@ -134,7 +134,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	if (!dedicate_enabled && kept && !best_effort && contended && !waiting_normal(cpu, c) && take_normal(cpu, true))
 		return;
 	if (!kept && best_effort_stays(c, cpu) &&
-	    (k_take(queue_of(cpu, CLASS_BEST_EFFORT)) || (!c->parked && take_best_effort(cpu))))
+	    ((may_wait(c, CLASS_BEST_EFFORT) && k_take(queue_of(cpu, CLASS_BEST_EFFORT))) || (!c->parked && take_best_effort(cpu))))
 		return;
 	/* Nobody else: prev goes on, unless it has to go elsewhere, make room, or its quota is used up. */
 	if (!t || t->push_to >= 0 || (best_effort && !best_effort_stays(c, cpu)) ||
@@ -180,7 +180,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 		k_set_slice(p, 0);
 		return;
 	}
-	company = company || k_waiting(queue_of(cpu, CLASS_BEST_EFFORT));
+	company = company || waiting_best_effort(cpu, c);
 	if (request_done(t)) {
 		if (company) {
 			k_set_slice(p, 0);
