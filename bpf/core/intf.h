@@ -179,6 +179,7 @@ struct cpu_state {
 	u64 banned_at_ns;	/* when it became a straggler, or ceased to be one */
 	/* Harvesting, policy/harvest.h: this CPU as the one that is left, */
 	u64 harvest_at_ns;	/* for when its timer is armed */
+	u64 departs_at_ns;	/* since when a task is being switched out in order to leave; 0: none is */
 	u64 harvest_began_ns;	/* when that was foreseen */
 	u64 harvest_end_ns;	/* when it will be taken */
 	u64 harvest_latency_ns;	/* from its timer until the task has left, on average */

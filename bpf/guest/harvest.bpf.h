@@ -407,6 +407,9 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
 	target = cpu_state(c->harvest_to);
 	if (!target || c->harvest_pid != p->pid || !time_before_ns(now, c->harvest_end_ns) ||
 	    !may_be_target(target) || !k_allowed(p, c->harvest_to)) {
+		/* Its timer did come, and it was too late all the same. */
+		if (c->harvest_pid == p->pid && !time_before_ns(now, c->harvest_end_ns))
+			c->harvest_early_ns = harvest_caught(c->harvest_early_ns, &c->phase.on, 0, 0);
 		abandon(c, cpu);
 		return false;
 	}
@@ -418,24 +421,44 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
 	t->push_to = c->harvest_to;
 	target->awaited_pid = p->pid;
 	target->reserved_until_ns = now + wait + TANDEM_HARVEST_LATE_NS;
-	if (c->harvest_gain_ns)
-		c->harvest_latency_ns = harvest_latency_ns(c->harvest_latency_ns, sub_floor_u64(now, c->harvest_at_ns));
 	c->harvest_stage = HARVEST_WATCHING;
+	c->departs_at_ns = now;
 	arm_harvest(c, cpu, target->reserved_until_ns, now);
-	c->harvest_early_ns = harvest_left_in_time(c->harvest_early_ns);
-	count_of(c, c->harvest_gain_ns ? CNT_HARVESTED : CNT_PUSHED, sub_floor_u64(c->harvest_end_ns, now));
-	c->counters[CNT_HARVESTED_US] += c->harvest_gain_ns / NSEC_PER_USEC_;
 	return true;
 }
 
-/* p begins to run here: if it was harvested, the matter is done. */
-static __always_inline void harvest_arrived(struct task_struct *p, struct cpu_state *c, u64 now)
+/*
+ * The switch is over, and nothing of the task is left here: only now any other
+ * vCPU can run it. If this one was taken in the middle of that, the task stood
+ * still as if it had never been let go.
+ */
+static __always_inline void departed(struct cpu_state *c, u64 now)
+{
+	u64 took_ns = sub_floor_u64(now, c->departs_at_ns);
+
+	if (!c->departs_at_ns)
+		return;
+	c->departs_at_ns = 0;
+	if (took_ns > c->phase.off.mean_ns / 2) {
+		c->harvest_early_ns = harvest_caught(c->harvest_early_ns, &c->phase.on, 0, 0);
+		count_of(c, CNT_CAUGHT, took_ns);
+		return;
+	}
+	c->harvest_early_ns = harvest_left_in_time(c->harvest_early_ns);
+	if (c->harvest_gain_ns)
+		c->harvest_latency_ns = harvest_latency_ns(c->harvest_latency_ns, sub_floor_u64(now, c->harvest_at_ns));
+	count_of(c, c->harvest_gain_ns ? CNT_HARVESTED : CNT_PUSHED, sub_floor_u64(c->harvest_end_ns, now));
+	c->counters[CNT_HARVESTED_US] += c->harvest_gain_ns / NSEC_PER_USEC_;
+}
+
+/* p begins to run here: was it harvested? Then the matter is done. */
+static __always_inline bool harvest_arrived(struct task_struct *p, struct cpu_state *c, u64 now)
 {
 	struct cpu_state *from;
 	s32 by;
 
 	if (!c->claim || c->awaited_pid != p->pid)
-		return;
+		return false;
 	by = (s32)(u16)c->claim - 1;
 	from = cpu_state(by);
 	if (from && from->harvest_stage == HARVEST_WATCHING && from->harvest_pid == p->pid)
@@ -443,6 +466,7 @@ static __always_inline void harvest_arrived(struct task_struct *p, struct cpu_st
 	c->awaited_pid = 0;
 	c->reserved_until_ns = 0;
 	c->claim = 0;
+	return true;
 }
 
 /*

@@ -241,12 +241,14 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	struct task_state *t = task_state(p);
 	struct cpu_state *c = cpu_state(cpu);
 	u64 now = k_now();
+	bool arrived;
 	u32 was;
 
 	if (!t || !c)
 		return;
 	observe(c, cpu, now, what_was(c, now));
-	harvest_arrived(p, c, now);
+	arrived = harvest_arrived(p, c, now);
+	departed(c, now);
 	if (queue_cpu(t) == cpu)
 		reweigh(t, c);
 	else
@@ -279,8 +281,11 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	c->curr_weight = t->weight;
 	c->curr_burst_ns = t->burst_ns;
 	quota_running(t, true);
-	/* Without timers the slice that it was queued with will do: ticks are all that looks at it. */
-	if ((slice_timers_enabled || nr_limits) && cpu == bpf_get_smp_processor_id())
+	/*
+	 * Without timers the slice that it was queued with will do: ticks are all that looks at it. Of one that has
+	 * moved here to be alone it is a rest, which would only end in another look at the queues.
+	 */
+	if ((slice_timers_enabled || nr_limits || arrived) && cpu == bpf_get_smp_processor_id())
 		take_turn(p, t, c, cpu, now);
 	if (!dedicate_enabled && cpu == bpf_get_smp_processor_id())
 		foresee(p, t, c, cpu, now);
@@ -341,6 +346,7 @@ void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 		return;
 	observe(c, cpu, now, what_was(c, now));
 	phase_idle(&c->phase);
+	departed(c, now);
 	if (c->parked && !c->emptied_ns)
 		c->emptied_ns = max_u64(sub_floor_u64(now, c->parked_at_ns), 1);
 	normal = c->curr_class == CLASS_NORMAL;
