@@ -12,7 +12,8 @@
  *     move      left - margin, wait, cost, then the target's own active time
  *
  * The gain is what the target does of it before the own vCPU would be back,
- * less what leaving early loses. No gain, no move. The paper moves after 2 ms
+ * less what leaving early loses, here and, if need be, there. What leaving
+ * takes is learned. No gain, no move. The paper moves after 2 ms
  * of running, whatever the rhythm; that is the unaware variant here.
  */
 #ifndef TANDEM_POLICY_HARVEST_H
@@ -20,7 +21,11 @@
 
 #include "phase.h"
 
-/* Of the task's time, for a switch on two vCPUs and the interrupt between them. */
+/*
+ * From when the target is there until the task runs on it, before that was ever
+ * measured. On hardware it is some microseconds; where interrupts are emulated,
+ * a millisecond.
+ */
 #define TANDEM_HARVEST_COST_NS (300 * NSEC_PER_USEC_)
 /* Rhythms are this exact at best. */
 #define TANDEM_HARVEST_MARGIN_NS (200 * NSEC_PER_USEC_)
@@ -32,7 +37,7 @@
 /* A target that was called has this long to answer before another is called; and so many are called at most. */
 #define TANDEM_HARVEST_ANSWER_NS (400 * NSEC_PER_USEC_)
 #define TANDEM_HARVEST_TRIES 3U
-/* A target that does not come in time has been mistaken; then whoever is there takes the task. */
+/* A target that is later than this has been mistaken; then whoever is there takes the task. */
 #define TANDEM_HARVEST_LATE_NS (1500 * NSEC_PER_USEC_)
 /* Only who has run for this long since it slept is worth it (paper: 2 ms). */
 #define TANDEM_HARVEST_BURST_NS (2 * NSEC_PER_MSEC_)
@@ -70,6 +75,22 @@ POLICY u64 harvest_latency_ns(u64 latency_ns, u64 late_ns)
 	return latency_ns ? ewma_u64(latency_ns, late_ns, 3) : late_ns;
 }
 
+/* What a move cost that arrived `late_ns` after the target was there, on average. */
+POLICY u64 harvest_cost_ns(u64 cost_ns, u64 late_ns)
+{
+	return ewma_u64(cost_ns ? cost_ns : TANDEM_HARVEST_COST_NS, min_u64(late_ns, TANDEM_HARVEST_LATE_NS), 3);
+}
+
+/*
+ * Where leaving is not worth it, nothing more is learned of what it costs, and
+ * that may have changed: it is forgotten by and by, until one more move is
+ * tried. At the ticks of a kernel with 250 a second half is left after 0.7 s.
+ */
+POLICY u64 harvest_forgotten_ns(u64 learned_ns)
+{
+	return learned_ns - learned_ns / 256;
+}
+
 /* How long before the foreseen end the timer fires at which a task leaves. */
 POLICY u64 harvest_margin_ns(const struct rhythm_length *on, u64 latency_ns, u64 early_ns)
 {
@@ -93,15 +114,25 @@ struct harvest_view {
 	u64 margin_ns;	/* the task leaves this long before; at most left_ns */
 	u64 wait_ns;	/* after that, until the target serves */
 	u64 stay_ns;	/* for how long it serves then */
+	u64 cost_ns;	/* from then until the task runs on it */
 };
 
-/* What the target does before the own vCPU would be back, less what is lost; 0: nothing is gained. */
+/*
+ * What the target does before the own vCPU would be back, less what is lost; 0:
+ * nothing is gained. A target that is itself taken about then, or before, has
+ * to be left in time again. With two vCPUs out of phase that is half of all
+ * moves: of every active period a margin and the cost are lost, and where that
+ * is more than half of it, staying is better.
+ */
 POLICY u64 harvest_gain_ns(const struct harvest_view *v)
 {
 	u64 margin = min_u64(v->margin_ns, v->left_ns);
-	u64 open = sub_floor_u64(margin + v->away_ns, v->wait_ns + TANDEM_HARVEST_COST_NS);
-	u64 gain = sub_floor_u64(min_u64(open, v->stay_ns), margin);
+	u64 open = sub_floor_u64(margin + v->away_ns, v->wait_ns);
+	u64 served = sub_floor_u64(min_u64(open, v->stay_ns), v->cost_ns), gain;
 
+	if (v->stay_ns < open + v->margin_ns)
+		served = sub_floor_u64(served, v->margin_ns);
+	gain = sub_floor_u64(served, margin);
 	return gain >= TANDEM_HARVEST_GAIN_NS + v->away_ns / 16 ? gain : 0;
 }
 

@@ -183,6 +183,7 @@ struct cpu_state {
 	u64 harvest_began_ns;	/* when that was foreseen */
 	u64 harvest_end_ns;	/* when it will be taken */
 	u64 harvest_latency_ns;	/* from its timer until the task has left, on average */
+	u64 harvest_cost_ns;	/* from when a target was there until the task ran on it, on average; 0: not known */
 	u64 harvest_early_ns;	/* how much earlier to leave than that */
 	u64 harvest_gain_ns;	/* by leaving for harvest_to */
 	u32 harvest_stage;	/* enum harvest_stage (any CPU) */

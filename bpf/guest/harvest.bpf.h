@@ -174,6 +174,7 @@ COLD u64 gain_at(u32 cpu, u32 to, u64 now)
 	view.left_ns = sub_floor_u64(c->harvest_end_ns, at);
 	view.away_ns = c->phase.off.mean_ns;
 	view.margin_ns = margin;
+	view.cost_ns = c->harvest_cost_ns ? c->harvest_cost_ns : TANDEM_HARVEST_COST_NS;
 	view.stay_ns = ~0ULL >> 1;
 	share = capacity(target, now);
 	f = phase_forecast(&target->phase, at);
@@ -191,27 +192,33 @@ COLD u64 gain_at(u32 cpu, u32 to, u64 now)
 	return harvest_gain_ns(&view);
 }
 
-/* Is there a target of which nobody has to ask whether it is there? */
-COLD int has_known_target(u32 cpu, s32 pid, u64 now)
+enum prospect {
+	PROSPECT_NONE,	/* no target is worth it */
+	PROSPECT_CALL,	/* of those that are, nobody knows whether they will be there: they have to be called */
+	PROSPECT_KNOWN,	/* of one that is, it is known when it will be there */
+};
+
+/* Will there be a target, at the end that is foreseen? enum prospect. */
+COLD u32 prospect_of(u32 cpu, s32 pid, u64 now)
 {
 	struct task_struct *p = bpf_task_from_pid(pid);
-	int known = 0;
-	u32 i;
+	u32 best = PROSPECT_NONE, i;
 
 	if (!p)
-		return 0;
+		return PROSPECT_NONE;
 	bpf_rcu_read_lock();
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 
-		if (!c || i == cpu || !k_allowed(p, i) || !may_be_target(c) || !rhythm_known(c, now))
+		if (!c || i == cpu || !k_allowed(p, i) || !may_be_target(c) || !gain_at(cpu, i, now))
 			continue;
-		known = 1;
-		break;
+		best = max_u64(best, rhythm_known(c, now) ? PROSPECT_KNOWN : PROSPECT_CALL);
+		if (best == PROSPECT_KNOWN)
+			break;
 	}
 	bpf_rcu_read_unlock();
 	bpf_task_release(p);
-	return known;
+	return best;
 }
 
 /* Call the one that gains most. From the timer. */
@@ -371,6 +378,7 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 {
 	struct forecast f;
 	u64 lead, margin;
+	u32 prospect;
 
 	if (harvest_mode != HARVEST_AWARE || c->harvest_stage != HARVEST_NONE || !phase_even(&c->phase))
 		return;
@@ -382,11 +390,17 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 	margin = harvest_margin_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
 	if (!f.known || f.active_for_ns <= margin)
 		return;
-	lead = has_known_target(cpu, p->pid, now + f.active_for_ns)
-		       ? margin
-		       : harvest_lead_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
 	c->harvest_began_ns = now;
 	c->harvest_end_ns = now + f.active_for_ns;
+	prospect = prospect_of(cpu, p->pid, now);
+	if (prospect == PROSPECT_NONE) {
+		c->harvest_latency_ns = harvest_forgotten_ns(c->harvest_latency_ns);
+		c->harvest_early_ns = harvest_forgotten_ns(c->harvest_early_ns);
+		c->harvest_cost_ns = harvest_forgotten_ns(c->harvest_cost_ns);
+		return;
+	}
+	lead = prospect == PROSPECT_KNOWN ? margin
+					  : harvest_lead_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
 	c->harvest_pid = p->pid;
 	c->harvest_to = -1;
 	c->harvest_tries = 0;
@@ -451,22 +465,26 @@ static __always_inline void departed(struct cpu_state *c, u64 now)
 	c->counters[CNT_HARVESTED_US] += c->harvest_gain_ns / NSEC_PER_USEC_;
 }
 
-/* p begins to run here: was it harvested? Then the matter is done. */
-static __always_inline bool harvest_arrived(struct task_struct *p, struct cpu_state *c, u64 now)
+/* p begins to run here: if it was harvested, the matter is done. */
+static __always_inline void harvest_arrived(struct task_struct *p, struct cpu_state *c, u64 now)
 {
 	struct cpu_state *from;
 	s32 by;
 
 	if (!c->claim || c->awaited_pid != p->pid)
-		return false;
+		return;
 	by = (s32)(u16)c->claim - 1;
 	from = cpu_state(by);
-	if (from && from->harvest_stage == HARVEST_WATCHING && from->harvest_pid == p->pid)
+	if (from && from->harvest_stage == HARVEST_WATCHING && from->harvest_pid == p->pid) {
+		u64 there_ns = c->reserved_until_ns - TANDEM_HARVEST_LATE_NS;
+
 		from->harvest_stage = HARVEST_NONE;
+		if (c->reserved_until_ns)
+			from->harvest_cost_ns = harvest_cost_ns(from->harvest_cost_ns, sub_floor_u64(now, there_ns));
+	}
 	c->awaited_pid = 0;
 	c->reserved_until_ns = 0;
 	c->claim = 0;
-	return true;
 }
 
 /*

@@ -241,13 +241,12 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	struct task_state *t = task_state(p);
 	struct cpu_state *c = cpu_state(cpu);
 	u64 now = k_now();
-	bool arrived;
 	u32 was;
 
 	if (!t || !c)
 		return;
 	observe(c, cpu, now, what_was(c, now));
-	arrived = harvest_arrived(p, c, now);
+	harvest_arrived(p, c, now);
 	departed(c, now);
 	if (queue_cpu(t) == cpu)
 		reweigh(t, c);
@@ -282,10 +281,10 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	c->curr_burst_ns = t->burst_ns;
 	quota_running(t, true);
 	/*
-	 * Without timers the slice that it was queued with will do: ticks are all that looks at it. Of one that has
-	 * moved here to be alone it is a rest, which would only end in another look at the queues.
+	 * Without timers the slice that it was queued with will do: ticks are all that looks at it. For one that is
+	 * alone its end, which an absence of the vCPU brings on, would mean nothing but another look at the queues.
 	 */
-	if ((slice_timers_enabled || nr_limits || arrived) && cpu == bpf_get_smp_processor_id())
+	if ((slice_timers_enabled || nr_limits || c->tasks[0] + c->tasks[1] <= 1) && cpu == bpf_get_smp_processor_id())
 		take_turn(p, t, c, cpu, now);
 	if (!dedicate_enabled && cpu == bpf_get_smp_processor_id())
 		foresee(p, t, c, cpu, now);

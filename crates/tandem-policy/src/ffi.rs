@@ -30,6 +30,8 @@ pub mod safe {
         v_on_join(clock: u64, lag: i64, request: u64, weight: u64) -> u64;
         clock_anchored(clock: u64, picked_v: u64, request: u64, weight: u64, base_ns: u64) -> u64;
         v_reweighted(clock: u64, v: u64, old_weight: u64, new_weight: u64, request: u64) -> u64;
+        harvest_cost_ns(cost_ns: u64, late_ns: u64) -> u64;
+        harvest_forgotten_ns(learned_ns: u64) -> u64;
         lag_after_sleep(lag: i64, progress: i64, weight: u64) -> i64;
         waits_too_long(ahead_ns: u64, queue_weight: u64, watchdog_ns: u64) -> bool;
         weight_of_cgroup(cgroup_weight: u32) -> u64;

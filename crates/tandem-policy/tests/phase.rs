@@ -153,6 +153,7 @@ fn a_task_leaves_only_where_it_gains() {
         margin_ns: MS / 2,
         wait_ns: wait,
         stay_ns: stay,
+        cost_ns: MS / 4,
     };
     // Out of phase: the other comes when the own goes.
     assert!(harvest_gain_ns(&view(MS / 2, 8 * MS, MS / 2, 8 * MS)) > 6 * MS);
@@ -162,6 +163,41 @@ fn a_task_leaves_only_where_it_gains() {
     assert_eq!(harvest_gain_ns(&view(MS / 2, 8 * MS, 0, MS / 2)), 0);
     // An absence as short as the move is.
     assert_eq!(harvest_gain_ns(&view(MS / 2, MS / 2, 0, 8 * MS)), 0);
+}
+
+#[test]
+fn moves_that_cost_half_of_every_active_period_are_not_made() {
+    let out_of_phase = |period, margin, cost| harvest_view {
+        left_ns: period,
+        away_ns: period,
+        margin_ns: margin,
+        wait_ns: margin,
+        stay_ns: period,
+        cost_ns: cost,
+    };
+    // Staying serves for one of two periods; moving for both, but for margin and cost.
+    assert!(harvest_gain_ns(&out_of_phase(8 * MS, 2 * MS, MS)) > 0);
+    assert_eq!(harvest_gain_ns(&out_of_phase(4 * MS, 2 * MS, MS)), 0);
+    assert!(harvest_gain_ns(&out_of_phase(4 * MS, MS / 4, MS / 100)) > 0);
+    // A target that is never taken need not be left again.
+    let whole = harvest_view { wait_ns: 0, stay_ns: u64::MAX / 2, ..out_of_phase(4 * MS, 2 * MS, MS) };
+    assert!(harvest_gain_ns(&whole) > 0);
+}
+
+#[test]
+fn what_a_move_costs_is_learned_and_forgotten() {
+    let mut cost = 0;
+    for _ in 0..40 {
+        cost = harvest_cost_ns(cost, 50 * MS);
+    }
+    assert!((MS + MS / 4..=MS + MS / 2).contains(&cost), "{cost}");
+    // At 250 ticks a second.
+    let later = (0..177).fold(cost, |cost, _| harvest_forgotten_ns(cost));
+    assert!(later.abs_diff(cost / 2) < cost / 50, "{later}");
+    for _ in 0..40 {
+        cost = harvest_cost_ns(cost, MS / 100);
+    }
+    assert!(cost < MS / 10, "{cost}");
 }
 
 #[test]
@@ -184,9 +220,11 @@ proptest! {
     #[test]
     fn no_gain_is_larger_than_the_absence_that_is_avoided(
         left in 0u64..50_000_000, away in 0u64..200_000_000, margin in 0u64..10_000_000,
-        wait in 0u64..300_000_000, stay in any::<u64>(),
+        wait in 0u64..300_000_000, stay in any::<u64>(), cost in 0u64..4_000_000,
     ) {
-        let view = harvest_view { left_ns: left, away_ns: away, margin_ns: margin, wait_ns: wait, stay_ns: stay };
+        let view = harvest_view {
+            left_ns: left, away_ns: away, margin_ns: margin, wait_ns: wait, stay_ns: stay, cost_ns: cost,
+        };
         prop_assert!(harvest_gain_ns(&view) <= away);
     }
 
