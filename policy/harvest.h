@@ -29,7 +29,7 @@
 #define TANDEM_HARVEST_COST_NS (300 * NSEC_PER_USEC_)
 /* Rhythms are this exact at best. */
 #define TANDEM_HARVEST_MARGIN_NS (200 * NSEC_PER_USEC_)
-/* From its timer's due time until the task is switched out, before that was ever measured; and at most. */
+/* From when its timer fires until the task is switched out, before that was ever measured; and at most. */
 #define TANDEM_HARVEST_LATENCY_NS (150 * NSEC_PER_USEC_)
 #define TANDEM_HARVEST_LATENCY_MAX_NS (3 * NSEC_PER_MSEC_)
 /* A target may have this much to do before the task that comes. */
@@ -50,9 +50,8 @@
  * nobody tells by how much. `early_ns` is what it has learned.
  */
 #define TANDEM_HARVEST_EARLIER_NS (200 * NSEC_PER_USEC_)
-
-/* A timer that was due so long before the vCPU was taken was lost: to be due earlier would not have helped. */
-#define TANDEM_HARVEST_LOST_NS (1 * NSEC_PER_MSEC_)
+/* What holds a task up for longer than this would have held it up earlier, too: a host that is itself a guest. */
+#define TANDEM_HARVEST_EARLY_MAX_NS (1 * NSEC_PER_MSEC_)
 
 /* Nine that left in time make good for one that was caught: about one in ten may be. */
 POLICY u64 harvest_left_in_time(u64 early_ns)
@@ -60,61 +59,87 @@ POLICY u64 harvest_left_in_time(u64 early_ns)
 	return sub_floor_u64(early_ns, TANDEM_HARVEST_EARLIER_NS / 9);
 }
 
-/* It was taken at a time, and the timer had been due at another. */
-POLICY u64 harvest_caught(u64 early_ns, const struct rhythm_length *on, u64 due_ns, u64 taken_ns)
+/* It was taken before its task had left. */
+POLICY u64 harvest_caught(u64 early_ns, const struct rhythm_length *on)
 {
-	if (time_before_ns(due_ns + TANDEM_HARVEST_LOST_NS, taken_ns))
-		return early_ns;
-	return min_u64(early_ns + TANDEM_HARVEST_EARLIER_NS, on->mean_ns / 4);
+	return min_u64(early_ns + TANDEM_HARVEST_EARLIER_NS, min_u64(on->mean_ns / 4, TANDEM_HARVEST_EARLY_MAX_NS));
 }
 
-/* What it takes from the timer to the switch, on average: an interrupt in a guest may be late by a millisecond. */
+/* What it takes to the timer, or from there to the switch, on average: interrupts may be late by a millisecond. */
 POLICY u64 harvest_latency_ns(u64 latency_ns, u64 late_ns)
 {
 	late_ns = min_u64(late_ns, TANDEM_HARVEST_LATENCY_MAX_NS);
 	return latency_ns ? ewma_u64(latency_ns, late_ns, 3) : late_ns;
 }
 
-/* What a move cost that arrived `late_ns` after the target was there, on average. */
+/*
+ * What a move cost that arrived `late_ns` after the target was there, on average.
+ * A target that was not there all the same counts with all that was lost by it.
+ */
 POLICY u64 harvest_cost_ns(u64 cost_ns, u64 late_ns)
 {
-	return ewma_u64(cost_ns ? cost_ns : TANDEM_HARVEST_COST_NS, min_u64(late_ns, TANDEM_HARVEST_LATE_NS), 3);
+	return ewma_u64(cost_ns ? cost_ns : TANDEM_HARVEST_COST_NS, min_u64(late_ns, TANDEM_PHASE_MAX_NS), 4);
 }
 
 /*
  * Where leaving is not worth it, nothing more is learned of what it costs, and
  * that may have changed: it is forgotten by and by, until one more move is
- * tried. At the ticks of a kernel with 250 a second half is left after 0.7 s.
+ * tried. Asked two or three times in every active period, half is left after
+ * some seventy of them, and what was tried in vain costs next to nothing.
  */
 POLICY u64 harvest_forgotten_ns(u64 learned_ns)
 {
-	return learned_ns - learned_ns / 256;
+	return learned_ns - (learned_ns + 255) / 256;
 }
 
-/* How long before the foreseen end the timer fires at which a task leaves. */
-POLICY u64 harvest_margin_ns(const struct rhythm_length *on, u64 latency_ns, u64 early_ns)
+/*
+ * What leaving takes of an active time: from when the timer fires the task does
+ * not go on, and it leaves earlier than the foreseen end for being sure. How late
+ * the timer fires is not lost: the task runs meanwhile.
+ */
+POLICY u64 harvest_loss_ns(const struct vcpu_phase *p, u64 latency_ns, u64 early_ns)
 {
-	u64 margin = TANDEM_HARVEST_MARGIN_NS + 2 * min_u64(on->dev_ns, TANDEM_PHASE_MAX_NS);
+	u64 loss = TANDEM_HARVEST_MARGIN_NS + phase_doubt_ns(p) + min_u64(early_ns, TANDEM_PHASE_MAX_NS);
 
-	margin += latency_ns ? min_u64(latency_ns, TANDEM_HARVEST_LATENCY_MAX_NS) : TANDEM_HARVEST_LATENCY_NS;
-	return min_u64(margin + min_u64(early_ns, TANDEM_PHASE_MAX_NS), on->mean_ns / 2);
+	loss += latency_ns ? min_u64(latency_ns, TANDEM_HARVEST_LATENCY_MAX_NS) : TANDEM_HARVEST_LATENCY_NS;
+	return min_u64(loss, p->on.mean_ns / 2);
+}
+
+/* How long before the foreseen end the timer is due at which a task leaves; it is `late_ns` late on average. */
+POLICY u64 harvest_margin_ns(const struct vcpu_phase *p, u64 late_ns, u64 latency_ns, u64 early_ns)
+{
+	u64 margin = harvest_loss_ns(p, latency_ns, early_ns) + min_u64(late_ns, TANDEM_HARVEST_LATENCY_MAX_NS);
+
+	return min_u64(margin, p->on.mean_ns * 5 / 8);
 }
 
 /* How long before the foreseen end targets begin to be called. */
-POLICY u64 harvest_lead_ns(const struct rhythm_length *on, u64 latency_ns, u64 early_ns)
+POLICY u64 harvest_lead_ns(const struct vcpu_phase *p, u64 late_ns, u64 latency_ns, u64 early_ns)
 {
-	u64 lead = harvest_margin_ns(on, latency_ns, early_ns) + TANDEM_HARVEST_TRIES * TANDEM_HARVEST_ANSWER_NS;
+	u64 lead = harvest_margin_ns(p, late_ns, latency_ns, early_ns) + TANDEM_HARVEST_TRIES * TANDEM_HARVEST_ANSWER_NS;
 
-	return min_u64(lead, on->mean_ns * 3 / 4);
+	return min_u64(lead, p->on.mean_ns * 3 / 4);
+}
+
+/*
+ * How often leaving fails: parts of TANDEM_SCALE, on average. A vCPU that is
+ * taken in the middle of the switch holds the locks that the target needs for
+ * fetching the task: both stand still. A target that does not come is as bad. The
+ * task loses more than if it had stayed.
+ */
+POLICY u32 harvest_risk(u32 risk, bool failed)
+{
+	return ewma_u64(risk, failed ? TANDEM_SCALE : 0, 3);
 }
 
 struct harvest_view {
 	u64 left_ns;	/* until the own vCPU is taken */
 	u64 away_ns;	/* for how long */
-	u64 margin_ns;	/* the task leaves this long before; at most left_ns */
+	u64 margin_ns;	/* the task stops this long before; at most left_ns */
 	u64 wait_ns;	/* after that, until the target serves */
 	u64 stay_ns;	/* for how long it serves then */
 	u64 cost_ns;	/* from then until the task runs on it */
+	u32 risk;	/* that it fails: parts of TANDEM_SCALE, at most that */
 };
 
 /*
@@ -132,7 +157,8 @@ POLICY u64 harvest_gain_ns(const struct harvest_view *v)
 
 	if (v->stay_ns < open + v->margin_ns)
 		served = sub_floor_u64(served, v->margin_ns);
-	gain = sub_floor_u64(served, margin);
+	gain = sub_floor_u64(served, margin) / TANDEM_SCALE * (TANDEM_SCALE - min_u64(v->risk, TANDEM_SCALE));
+	gain = sub_floor_u64(gain, v->away_ns / TANDEM_SCALE * v->risk);
 	return gain >= TANDEM_HARVEST_GAIN_NS + v->away_ns / 16 ? gain : 0;
 }
 

@@ -38,6 +38,14 @@
 #define TANDEM_RHYTHM_EVEN 4U
 /* Forecasts that have to fail in a row for its position to be given up. */
 #define TANDEM_PHASE_MISSES 2U
+/* Returns after which the clock is relied on, and after which it only follows slowly. */
+#define TANDEM_CLOCK_SURE 3U
+#define TANDEM_CLOCK_SET 6U
+/* It is set anew after two returns in a row that were too early for it, or four that were too late. */
+#define TANDEM_CLOCK_STRAYS 4U
+/* Returns fit it that are off by less than a sixteenth of the period, but at least and at most by this. */
+#define TANDEM_CLOCK_SLACK_NS (600 * NSEC_PER_USEC_)
+#define TANDEM_CLOCK_SLACK_MAX_NS (1 * NSEC_PER_MSEC_)
 
 /*
  * A length that is the same again and again, but for now and then: its mean
@@ -51,13 +59,18 @@ struct rhythm_length {
 };
 
 struct vcpu_phase {
-	u64 returned_ns;		/* when it came back last; 0: not known */
-	u64 period_ns;			/* 0: mean active and inactive time */
+	u64 returned_ns;		/* when it was seen to come back last; 0: not known */
+	u64 clock_ns;			/* when it came back by the clock that follows all returns; 0: not set */
+	u64 period_ns;			/* of that clock; 0: mean active and inactive time */
+	u64 clock_dev_ns;		/* how far off returns were by that clock, on average */
+	u64 returned_dev_ns;		/* likewise, reckoned from the return before each */
 	struct rhythm_length on;	/* on its pCPU */
 	struct rhythm_length off;	/* absent */
 	u32 whole;			/* busy since `returned_ns`, which is exact */
 	u32 blurred;			/* absences in a row whose end was not seen at once, up to 255 */
 	u32 misses;			/* forecasts in a row that were wrong */
+	u32 clock_score;		/* returns that it has followed, up to TANDEM_CLOCK_SET */
+	u32 strays;			/* returns in a row that did not fit it; early ones count twice */
 };
 
 /* What is to be expected. */
@@ -122,10 +135,46 @@ POLICY u64 phase_period_ns(const struct vcpu_phase *p)
 	return max_u64(p->period_ns ? p->period_ns : p->on.mean_ns + p->off.mean_ns, 1);
 }
 
-/* How far `now` is past a return that the rhythm predicts. Up to TANDEM_PHASE_HORIZON periods after the last seen. */
-POLICY u64 phase_past_return_ns(const struct vcpu_phase *p, u64 now_ns)
+/*
+ * A return is seen late, by what an interrupt takes to get through: up to a
+ * millisecond where it is emulated. The clock that follows all of them is better
+ * than the last of them, unless the host does not keep to one: a neighbour whose
+ * turns are each a little longer or shorter shifts everything that comes after.
+ */
+POLICY bool phase_has_clock(const struct vcpu_phase *p)
 {
-	return sub_floor_u64(now_ns, p->returned_ns) % phase_period_ns(p);
+	return p->clock_score >= TANDEM_CLOCK_SURE && 2 * p->clock_dev_ns <= 3 * p->returned_dev_ns + NSEC_PER_MSEC_ / 10;
+}
+
+/* From one return on: when the next ones are to come, and how long it is active after each. */
+struct phase_grid {
+	u64 base_ns;
+	u64 period_ns;
+	u64 active_ns;
+};
+
+POLICY struct phase_grid phase_grid(const struct vcpu_phase *p)
+{
+	struct phase_grid g = { .base_ns = p->returned_ns, .period_ns = phase_period_ns(p), .active_ns = p->on.mean_ns };
+
+	if (phase_has_clock(p)) {
+		g.base_ns = p->clock_ns;
+		/* Of an absence the host itself tells the length. */
+		g.active_ns = max_u64(sub_floor_u64(g.period_ns, p->off.mean_ns), 1);
+	}
+	return g;
+}
+
+/* How wrong the end of an active time may be that is foreseen. */
+POLICY u64 phase_doubt_ns(const struct vcpu_phase *p)
+{
+	return min_u64(phase_has_clock(p) ? p->clock_dev_ns : 2 * p->on.dev_ns, TANDEM_PHASE_MAX_NS);
+}
+
+/* How far `now` is past a return that the rhythm predicts. Up to TANDEM_PHASE_HORIZON periods after the last seen. */
+POLICY u64 phase_past_return_ns(const struct phase_grid *g, u64 now_ns)
+{
+	return sub_floor_u64(now_ns, g->base_ns) % g->period_ns;
 }
 
 POLICY bool phase_within_horizon(const struct vcpu_phase *p, u64 now_ns)
@@ -147,6 +196,8 @@ POLICY bool phase_wants_scouts(const struct vcpu_phase *p)
 POLICY void phase_forget(struct vcpu_phase *p)
 {
 	p->returned_ns = 0;
+	p->clock_ns = 0;
+	p->clock_score = 0;
 	p->period_ns = 0;
 	p->on.score = 0;
 	p->off.score = 0;
@@ -161,24 +212,106 @@ POLICY void phase_missed(struct vcpu_phase *p)
 	if (++p->misses < TANDEM_PHASE_MISSES)
 		return;
 	p->returned_ns = 0;
+	p->clock_ns = 0;
+	p->clock_score = 0;
 	p->misses = 0;
 }
 
-/* Periods between two returns give the period itself, the more exactly the more lie between. */
+/* By how much `returned_ns` differs from the nearest that is a number of periods after `base_ns`; that number. */
+struct return_off {
+	u64 count;
+	u64 expected_ns;
+	u64 off_ns;
+};
+
+POLICY struct return_off return_off(u64 base_ns, u64 period_ns, u64 returned_ns)
+{
+	struct return_off r = { 0 };
+
+	r.count = (sub_floor_u64(returned_ns, base_ns) + period_ns / 2) / max_u64(period_ns, 1);
+	r.expected_ns = base_ns + r.count * period_ns;
+	r.off_ns = returned_ns > r.expected_ns ? returned_ns - r.expected_ns : r.expected_ns - returned_ns;
+	return r;
+}
+
+POLICY void clock_set(struct vcpu_phase *p, u64 returned_ns)
+{
+	p->clock_ns = returned_ns;
+	p->clock_score = 0;
+	p->strays = 0;
+}
+
+/*
+ * The clock of returns: its position and period are put right by what each
+ * return was off. The first ones count as in a line fitted to all of them
+ * (growing-memory g-h filter: Brookner, Tracking and Kalman Filtering Made
+ * Easy, 1998, section 1.2.10). After that it follows slowly, and returns that
+ * come early move it more than late ones: what makes them late is the guest's
+ * own, and only ever late.
+ */
+POLICY void clock_follow(struct vcpu_phase *p, u64 returned_ns)
+{
+	u64 lengths = p->on.mean_ns + p->off.mean_ns, period = phase_period_ns(p), step, pace;
+	struct return_off r = return_off(p->clock_ns, period, returned_ns);
+	u32 k = p->clock_score + 1;
+	bool early = r.expected_ns > returned_ns;
+
+	if (!r.count)
+		return;
+	p->clock_dev_ns = ewma_u64(p->clock_dev_ns, min_u64(r.off_ns, TANDEM_CLOCK_SLACK_MAX_NS), 3);
+	/* Half or twice as long, it would go on fitting some of the returns. */
+	if (r.count > TANDEM_PHASE_HORIZON || period > lengths + lengths / 8 || period < lengths - lengths / 8) {
+		p->period_ns = 0;
+		clock_set(p, returned_ns);
+		return;
+	}
+	if (r.off_ns > min_u64(max_u64(period / 16, TANDEM_CLOCK_SLACK_NS), TANDEM_CLOCK_SLACK_MAX_NS)) {
+		/* To be late proves little. */
+		p->strays += early ? 2 : 1;
+		if (p->strays < TANDEM_CLOCK_STRAYS)
+			return;
+		p->period_ns = 0;
+		clock_set(p, returned_ns);
+		return;
+	}
+	if (k >= TANDEM_CLOCK_SET) {
+		step = min_u64(r.off_ns, TANDEM_CLOCK_SLACK_NS) / (early ? 2 : 10);
+		pace = step / 8;
+	} else {
+		step = r.off_ns * 2 * (2 * k + 1) / ((k + 1) * (k + 2));
+		pace = k == 1 ? r.off_ns / 2 : r.off_ns * 6 / ((k + 1) * (k + 2));
+	}
+	pace /= r.count;
+	p->clock_ns = early ? r.expected_ns - step : r.expected_ns + step;
+	p->period_ns = max_u64(early ? sub_floor_u64(period, pace) : period + pace, 1);
+	p->strays = 0;
+	if (p->clock_score < TANDEM_CLOCK_SET)
+		p->clock_score++;
+}
+
 POLICY void phase_returned(struct vcpu_phase *p, u64 returned_ns)
 {
-	u64 period = phase_period_ns(p), passed, count, each;
+	struct return_off r;
 
 	if (p->returned_ns && p->on.score && p->off.score) {
-		passed = sub_floor_u64(returned_ns, p->returned_ns);
-		count = (passed + period / 2) / period;
-		each = count ? passed / count : 0;
-		if (count && count <= TANDEM_PHASE_HORIZON && each > period - period / 16 && each < period + period / 16)
-			p->period_ns = ewma_u64(period, each, 2);
-		else if (count)
-			p->period_ns = 0;
+		r = return_off(p->returned_ns, phase_period_ns(p), returned_ns);
+		if (r.count)
+			p->returned_dev_ns = ewma_u64(p->returned_dev_ns,
+						      min_u64(r.off_ns, TANDEM_CLOCK_SLACK_MAX_NS), 3);
+		if (p->clock_ns)
+			clock_follow(p, returned_ns);
+		else
+			clock_set(p, returned_ns);
 	}
 	p->returned_ns = returned_ns;
+}
+
+/* Is a time near to where the clock expects a return? */
+POLICY bool clock_expects(const struct vcpu_phase *p, u64 now_ns)
+{
+	struct return_off r = return_off(p->clock_ns, phase_period_ns(p), now_ns);
+
+	return phase_has_clock(p) && r.count && r.count <= TANDEM_PHASE_HORIZON && r.off_ns <= TANDEM_CLOCK_SLACK_NS;
 }
 
 /*
@@ -229,20 +362,28 @@ POLICY void phase_idle(struct vcpu_phase *p)
 }
 
 /*
- * It was woken and had to wait for its pCPU for `waited_ns`, up to now. A wait
- * ends with a return; being served at once says that it is not absent.
+ * It was woken and had to wait for its pCPU for `waited_ns`, up to now, in
+ * `returns` pieces. A wait ends with a return; being served at once says that it
+ * is not absent. Interrupts of an idle vCPU, which nobody sees, make it wait,
+ * too: more than one absence is the sum of such waits, and none need end now.
  */
-POLICY void phase_woken(struct vcpu_phase *p, u64 now_ns, u64 waited_ns)
+POLICY void phase_woken(struct vcpu_phase *p, u64 now_ns, u64 waited_ns, u32 returns)
 {
-	u64 past, period, tolerance;
+	struct phase_grid g = phase_grid(p);
+	u64 past, tolerance;
 	bool even = phase_even(p) && phase_within_horizon(p, now_ns);
+	bool several = returns > 1 || (length_even(&p->off) && waited_ns > p->off.mean_ns && !length_fits(&p->off, waited_ns));
 
 	p->whole = 0;
-	period = phase_period_ns(p);
-	tolerance = max_u64(period / 8, TANDEM_PHASE_MIN_NS);
-	past = even ? phase_past_return_ns(p, now_ns) : 0;
-	if (waited_ns >= TANDEM_PHASE_MIN_NS && waited_ns <= TANDEM_PHASE_MAX_NS) {
-		if (even && past > tolerance && past < period - tolerance) {
+	tolerance = max_u64(g.period_ns / 8, TANDEM_PHASE_MIN_NS);
+	past = even ? phase_past_return_ns(&g, now_ns) : 0;
+	if (several && waited_ns >= TANDEM_PHASE_MIN_NS && clock_expects(p, now_ns)) {
+		phase_returned(p, now_ns);
+		p->whole = 1;
+		return;
+	}
+	if (!several && waited_ns >= TANDEM_PHASE_MIN_NS && waited_ns <= TANDEM_PHASE_MAX_NS) {
+		if (even && past > tolerance && past < g.period_ns - tolerance) {
 			/* It may have waited for something else; a rhythm that has moved shows again. */
 			if (waited_ns < p->off.mean_ns / 4)
 				return;
@@ -259,7 +400,7 @@ POLICY void phase_woken(struct vcpu_phase *p, u64 now_ns, u64 waited_ns)
 		return;
 	}
 	/* There, although it should be away? */
-	if (even && past > p->on.mean_ns + tolerance && past < period - tolerance)
+	if (waited_ns < TANDEM_PHASE_MIN_NS && even && past > g.active_ns + tolerance && past < g.period_ns - tolerance)
 		phase_missed(p);
 }
 
@@ -267,17 +408,21 @@ POLICY void phase_woken(struct vcpu_phase *p, u64 now_ns, u64 waited_ns)
 POLICY struct forecast phase_forecast(const struct vcpu_phase *p, u64 at_ns)
 {
 	struct forecast f = { 0 };
-	u64 past, period;
+	struct phase_grid g = phase_grid(p);
+	u64 past, ahead;
 
 	if (!phase_even(p) || !phase_within_horizon(p, at_ns) || time_before_ns(at_ns, p->returned_ns))
 		return f;
-	past = phase_past_return_ns(p, at_ns);
-	period = phase_period_ns(p);
+	/* It has come back a little before its time by the clock. */
+	ahead = sub_floor_u64(g.base_ns, at_ns);
+	if (ahead > g.period_ns / 4)
+		return f;
+	past = phase_past_return_ns(&g, at_ns);
 	f.known = true;
-	if (past < p->on.mean_ns)
-		f.active_for_ns = max_u64(p->on.mean_ns - past, 1);
+	if (past < g.active_ns)
+		f.active_for_ns = max_u64(g.active_ns - past + ahead, 1);
 	else
-		f.absent_for_ns = max_u64(sub_floor_u64(period, past), 1);
+		f.absent_for_ns = max_u64(sub_floor_u64(g.period_ns, past), 1);
 	return f;
 }
 

@@ -181,12 +181,16 @@ struct cpu_state {
 	u64 harvest_at_ns;	/* for when its timer is armed */
 	u64 departs_at_ns;	/* since when a task is being switched out in order to leave; 0: none is */
 	u64 harvest_began_ns;	/* when that was foreseen */
+	u64 harvest_ask_at_ns;	/* nobody was worth it: not asked again until then */
 	u64 harvest_end_ns;	/* when it will be taken */
-	u64 harvest_latency_ns;	/* from its timer until the task has left, on average */
+	u64 harvest_fired_ns;	/* when its timer fired last */
+	u64 harvest_late_ns;	/* how late that is, on average */
+	u64 harvest_latency_ns;	/* from then until the task has left, on average */
 	u64 harvest_cost_ns;	/* from when a target was there until the task ran on it, on average; 0: not known */
 	u64 harvest_early_ns;	/* how much earlier to leave than that */
 	u64 harvest_gain_ns;	/* by leaving for harvest_to */
 	u32 harvest_stage;	/* enum harvest_stage (any CPU) */
+	u32 harvest_risk;	/* how often leaving failed, on average: parts of TANDEM_SCALE */
 	u32 harvest_tries;
 	s32 harvest_to;		/* -1: nobody is called */
 	s32 harvest_pid;	/* the task that is to leave */

@@ -244,4 +244,20 @@ static __always_inline void k_kick_preempt(s32 cpu)
 	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 }
 
+/* Both with one interrupt, where the kernel can hold that back: in a guest each is an exit, and more. */
+static __always_inline void k_kick_preempt_and_idle(s32 here, s32 idle)
+{
+	unsigned long flags;
+
+	if (bpf_ksym_exists(bpf_local_irq_save) && bpf_ksym_exists(bpf_local_irq_restore)) {
+		bpf_local_irq_save(&flags);
+		k_kick_idle(idle);
+		k_kick_preempt(here);
+		bpf_local_irq_restore(&flags);
+		return;
+	}
+	k_kick_preempt(here);
+	k_kick_idle(idle);
+}
+
 #endif

@@ -20,7 +20,7 @@
 #ifndef TANDEM_GUEST_HARVEST_BPF_H
 #define TANDEM_GUEST_HARVEST_BPF_H
 
-#include "ban.bpf.h"
+#include "claim.bpf.h"
 
 enum harvest_stage {
 	HARVEST_NONE,
@@ -42,95 +42,6 @@ struct {
 	__type(value, struct one_timer);
 } harvest_timers SEC(".maps");
 
-/* Does what waits here wait for this CPU only? */
-static __always_inline bool reserved(const struct cpu_state *c, u64 now)
-{
-	return c->reserved_until_ns && time_before_ns(now, c->reserved_until_ns);
-}
-
-/* A claim: its end in units of 1024 ns, and the CPU that made it. */
-#define CLAIM_CPU_BITS 16
-#define CLAIM_UNIT_SHIFT 10
-
-static __always_inline u64 claim_of(s32 cpu, u64 until_ns)
-{
-	return (until_ns >> CLAIM_UNIT_SHIFT) << CLAIM_CPU_BITS | (u16)(cpu + 1);
-}
-
-static __always_inline bool claimed(const struct cpu_state *c, u64 now)
-{
-	u64 claim = c->claim;
-
-	return claim && now >> CLAIM_UNIT_SHIFT < claim >> CLAIM_CPU_BITS;
-}
-
-static __always_inline bool claimed_by(const struct cpu_state *c, s32 cpu)
-{
-	return (u16)c->claim == (u16)(cpu + 1);
-}
-
-static __always_inline bool claim(struct cpu_state *target, s32 cpu, u64 until_ns, u64 now)
-{
-	u64 old = target->claim;
-
-	if (claimed(target, now) && !claimed_by(target, cpu))
-		return false;
-	return __sync_val_compare_and_swap(&target->claim, old, claim_of(cpu, until_ns)) == old;
-}
-
-static __always_inline void release_claim(s32 target, s32 cpu)
-{
-	struct cpu_state *c = cpu_state(target);
-	u64 old = c ? c->claim : 0;
-
-	if (old && claimed_by(c, cpu))
-		__sync_val_compare_and_swap(&c->claim, old, 0);
-}
-
-/* So long after its timer, or a call, has woken it, a CPU is awake for that reason. */
-#define SEEN_AWAKE_NS (200 * NSEC_PER_USEC_)
-
-static __always_inline enum vcpu_was what_was(const struct cpu_state *c, u64 now)
-{
-	if (!is_idle(c))
-		return WAS_BUSY;
-	return claimed(c, now) || now - c->answered_at_ns < SEEN_AWAKE_NS ? WAS_CALLED : WAS_WOKEN;
-}
-
-/* A CPU without work has been woken. If it was called, that is its answer. */
-static __always_inline void answer_call(struct cpu_state *c, s32 cpu, u64 now)
-{
-	if (!claimed(c, now))
-		return;
-	observe(c, cpu, now, WAS_CALLED);
-	c->answered_at_ns = now;
-}
-
-/* Is it foreseen when it is there? */
-static __always_inline bool rhythm_known(const struct cpu_state *c, u64 now)
-{
-	struct forecast f = phase_forecast(&c->phase, now);
-
-	return f.known;
-}
-
-static __always_inline bool answered(const struct cpu_state *target)
-{
-	return target->answered_at_ns && !time_before_ns(target->answered_at_ns, target->called_at_ns);
-}
-
-/* Claim a target, and wake it if it is idle and has to be asked: what follows is its answer. */
-static __always_inline bool call(struct cpu_state *target, s32 to, s32 cpu, u64 until_ns, u64 now)
-{
-	if (!claim(target, cpu, until_ns, now))
-		return false;
-	target->called_at_ns = now;
-	target->answered_at_ns = 0;
-	if (is_idle(target) && !rhythm_known(target, now))
-		k_kick_idle(to);
-	return true;
-}
-
 static __always_inline void arm_harvest(struct cpu_state *c, s32 cpu, u64 at_ns, u64 now)
 {
 	u32 key = cpu;
@@ -139,6 +50,11 @@ static __always_inline void arm_harvest(struct cpu_state *c, s32 cpu, u64 at_ns,
 	c->harvest_at_ns = at_ns;
 	if (t)
 		bpf_timer_start(&t->timer, max_u64(sub_floor_u64(at_ns, now), SLICE_SLACK_NS), BPF_F_TIMER_CPU_PIN);
+}
+
+static __always_inline u64 margin_of(const struct cpu_state *c)
+{
+	return harvest_margin_ns(&c->phase, c->harvest_late_ns, c->harvest_latency_ns, c->harvest_early_ns);
 }
 
 static __always_inline void end_harvest(struct cpu_state *c, s32 cpu)
@@ -164,16 +80,17 @@ COLD u64 gain_at(u32 cpu, u32 to, u64 now)
 	struct cpu_state *c = cpu_state(cpu), *target = cpu_state(to);
 	struct harvest_view view = { 0 };
 	struct forecast f;
-	u64 margin, at;
+	u64 loss, at;
 	u32 share;
 
 	if (!c || !target)
 		return 0;
-	margin = harvest_margin_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
-	at = time_before_ns(now + margin, c->harvest_end_ns) ? c->harvest_end_ns - margin : now;
+	loss = harvest_loss_ns(&c->phase, c->harvest_latency_ns, c->harvest_early_ns);
+	at = time_before_ns(now + loss, c->harvest_end_ns) ? c->harvest_end_ns - loss : now;
 	view.left_ns = sub_floor_u64(c->harvest_end_ns, at);
 	view.away_ns = c->phase.off.mean_ns;
-	view.margin_ns = margin;
+	view.margin_ns = loss;
+	view.risk = c->harvest_risk;
 	view.cost_ns = c->harvest_cost_ns ? c->harvest_cost_ns : TANDEM_HARVEST_COST_NS;
 	view.stay_ns = ~0ULL >> 1;
 	share = capacity(target, now);
@@ -221,7 +138,7 @@ COLD u32 prospect_of(u32 cpu, s32 pid, u64 now)
 	return best;
 }
 
-/* Call the one that gains most. From the timer. */
+/* Call the one that gains most, if any does. From the timer. */
 COLD int call_target(u32 cpu, s32 pid)
 {
 	struct task_struct *p = bpf_task_from_pid(pid);
@@ -260,7 +177,7 @@ COLD int call_target(u32 cpu, s32 pid)
 	c->harvest_to = to;
 	c->harvest_gain_ns = best;
 	count_of(c, CNT_FORESEEN, sub_floor_u64(c->harvest_end_ns, now));
-	return 0;
+	return 1;
 }
 
 static __always_inline void abandon(struct cpu_state *c, s32 cpu)
@@ -269,11 +186,39 @@ static __always_inline void abandon(struct cpu_state *c, s32 cpu)
 	end_harvest(c, cpu);
 }
 
-/* The task leaves when it is switched out, which is now. */
-static __always_inline void let_go(struct cpu_state *c, s32 cpu, u64 gain_ns)
+/* The vCPU was taken, and its task had not left. */
+static __always_inline void leave_earlier(struct cpu_state *c)
 {
+	c->harvest_early_ns = harvest_caught(c->harvest_early_ns, &c->phase.on);
+}
+
+/* Taken in the middle of the switch. */
+static __always_inline void caught_leaving(struct cpu_state *c, u64 took_ns)
+{
+	leave_earlier(c);
+	c->harvest_risk = harvest_risk(c->harvest_risk, true);
+	count_of(c, CNT_CAUGHT, took_ns);
+}
+
+/*
+ * The task leaves when it is switched out, which is now. A target that is absent
+ * is woken at the same time: it then runs as soon as it is back. Woken only when
+ * the task is in its queue, it would not be if this vCPU is taken just before.
+ */
+static __always_inline void let_go(struct cpu_state *c, s32 cpu, u64 gain_ns, u64 now)
+{
+	struct cpu_state *target = cpu_state(c->harvest_to);
+
 	c->harvest_gain_ns = gain_ns;
 	c->harvest_stage = HARVEST_LEAVING;
+	if (target && is_idle(target)) {
+		struct forecast f = phase_forecast(&target->phase, now);
+
+		if (f.known && f.absent_for_ns) {
+			k_kick_preempt_and_idle(cpu, c->harvest_to);
+			return;
+		}
+	}
 	k_kick_preempt(cpu);
 }
 
@@ -284,7 +229,7 @@ static __always_inline void leave_now(struct cpu_state *c, s32 cpu, u64 now)
 	u64 gain = target && may_be_target(target) ? gain_at(cpu, c->harvest_to, now) : 0;
 
 	if (gain)
-		let_go(c, cpu, gain);
+		let_go(c, cpu, gain, now);
 	else
 		abandon(c, cpu);
 }
@@ -295,8 +240,17 @@ static __always_inline void look_after(struct cpu_state *c, s32 cpu)
 	struct cpu_state *target = cpu_state(c->harvest_to);
 	bool waits = target && c->harvest_pid == target->awaited_pid && k_waiting(queue_of(c->harvest_to, CLASS_NORMAL));
 
-	if (target)
+	if (target) {
+		u64 there_ns = target->reserved_until_ns - TANDEM_HARVEST_LATE_NS;
+
+		if (waits && target->reserved_until_ns) {
+			c->harvest_cost_ns = harvest_cost_ns(c->harvest_cost_ns, sub_floor_u64(k_now(), there_ns));
+			c->harvest_risk = harvest_risk(c->harvest_risk, true);
+		}
 		target->reserved_until_ns = 0;
+		if (target->awaited_pid == c->harvest_pid)
+			target->awaited_pid = 0;
+	}
 	end_harvest(c, cpu);
 	if (waits && is_idle(c))
 		k_kick_idle(cpu);
@@ -333,24 +287,28 @@ static int harvest_due(void *map, u32 *key, struct one_timer *timer)
 	if (c->harvest_stage == HARVEST_PUSHING) {
 		target = cpu_state(c->harvest_to);
 		if (target && answered(target) && is_idle(target) && time_before_ns(now, c->harvest_end_ns))
-			let_go(c, cpu, 0);
+			let_go(c, cpu, 0, now);
 		else
 			end_harvest(c, cpu);
 		return 0;
 	}
 	if (time_before_ns(c->harvest_began_ns, c->phase.returned_ns) || !time_before_ns(now, c->harvest_end_ns)) {
 		/* It was taken before. */
-		c->harvest_early_ns = harvest_caught(c->harvest_early_ns, &c->phase.on, c->harvest_at_ns,
-						     sub_floor_u64(c->phase.returned_ns, c->phase.off.mean_ns));
+		leave_earlier(c);
 		count_of(c, CNT_CAUGHT, sub_floor_u64(now, c->harvest_at_ns));
 		end_harvest(c, cpu);
 		return 0;
 	}
-	margin = harvest_margin_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
+	margin = margin_of(c);
+	c->harvest_late_ns = harvest_latency_ns(c->harvest_late_ns, sub_floor_u64(now, c->harvest_at_ns));
+	c->harvest_fired_ns = now;
 	if (!time_before_ns(now + margin + SLICE_SLACK_NS, c->harvest_end_ns)) {
-		if (c->harvest_to < 0)
-			call_target(*key, c->harvest_pid);
-		leave_now(c, cpu, now);
+		if (c->harvest_to >= 0)
+			leave_now(c, cpu, now);
+		else if (call_target(*key, c->harvest_pid))
+			let_go(c, cpu, c->harvest_gain_ns, now);
+		else
+			abandon(c, cpu);
 		return 0;
 	}
 	target = cpu_state(c->harvest_to);
@@ -384,23 +342,27 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 		return;
 	if (t->class != CLASS_NORMAL || c->tasks[1] > 1 || max_u64(t->burst_ns, t->mean_burst_ns) < TANDEM_HARVEST_BURST_NS)
 		return;
-	if (k_is_pinned(p) || !c->online)
+	if (k_is_pinned(p) || !c->online || (c->harvest_ask_at_ns && time_before_ns(now, c->harvest_ask_at_ns)))
 		return;
 	f = phase_forecast(&c->phase, now);
-	margin = harvest_margin_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
+	margin = margin_of(c);
 	if (!f.known || f.active_for_ns <= margin)
 		return;
 	c->harvest_began_ns = now;
 	c->harvest_end_ns = now + f.active_for_ns;
 	prospect = prospect_of(cpu, p->pid, now);
 	if (prospect == PROSPECT_NONE) {
+		c->harvest_ask_at_ns = now + f.active_for_ns / 2;
+		c->harvest_risk = harvest_forgotten_ns(c->harvest_risk);
+		c->harvest_late_ns = harvest_forgotten_ns(c->harvest_late_ns);
 		c->harvest_latency_ns = harvest_forgotten_ns(c->harvest_latency_ns);
 		c->harvest_early_ns = harvest_forgotten_ns(c->harvest_early_ns);
 		c->harvest_cost_ns = harvest_forgotten_ns(c->harvest_cost_ns);
 		return;
 	}
 	lead = prospect == PROSPECT_KNOWN ? margin
-					  : harvest_lead_ns(&c->phase.on, c->harvest_latency_ns, c->harvest_early_ns);
+					  : harvest_lead_ns(&c->phase, c->harvest_late_ns, c->harvest_latency_ns,
+							    c->harvest_early_ns);
 	c->harvest_pid = p->pid;
 	c->harvest_to = -1;
 	c->harvest_tries = 0;
@@ -423,7 +385,7 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
 	    !may_be_target(target) || !k_allowed(p, c->harvest_to)) {
 		/* Its timer did come, and it was too late all the same. */
 		if (c->harvest_pid == p->pid && !time_before_ns(now, c->harvest_end_ns))
-			c->harvest_early_ns = harvest_caught(c->harvest_early_ns, &c->phase.on, 0, 0);
+			leave_earlier(c);
 		abandon(c, cpu);
 		return false;
 	}
@@ -437,7 +399,8 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
 	target->reserved_until_ns = now + wait + TANDEM_HARVEST_LATE_NS;
 	c->harvest_stage = HARVEST_WATCHING;
 	c->departs_at_ns = now;
-	arm_harvest(c, cpu, target->reserved_until_ns, now);
+	/* Before this one is back it cannot look after the task; and if that comes back to it, the timer has other work. */
+	arm_harvest(c, cpu, max_u64(target->reserved_until_ns, c->harvest_end_ns + c->phase.off.mean_ns), now);
 	return true;
 }
 
@@ -454,13 +417,12 @@ static __always_inline void departed(struct cpu_state *c, u64 now)
 		return;
 	c->departs_at_ns = 0;
 	if (took_ns > c->phase.off.mean_ns / 2) {
-		c->harvest_early_ns = harvest_caught(c->harvest_early_ns, &c->phase.on, 0, 0);
-		count_of(c, CNT_CAUGHT, took_ns);
+		caught_leaving(c, took_ns);
 		return;
 	}
 	c->harvest_early_ns = harvest_left_in_time(c->harvest_early_ns);
 	if (c->harvest_gain_ns)
-		c->harvest_latency_ns = harvest_latency_ns(c->harvest_latency_ns, sub_floor_u64(now, c->harvest_at_ns));
+		c->harvest_latency_ns = harvest_latency_ns(c->harvest_latency_ns, sub_floor_u64(now, c->harvest_fired_ns));
 	count_of(c, c->harvest_gain_ns ? CNT_HARVESTED : CNT_PUSHED, sub_floor_u64(c->harvest_end_ns, now));
 	c->counters[CNT_HARVESTED_US] += c->harvest_gain_ns / NSEC_PER_USEC_;
 }
@@ -479,6 +441,7 @@ static __always_inline void harvest_arrived(struct task_struct *p, struct cpu_st
 		u64 there_ns = c->reserved_until_ns - TANDEM_HARVEST_LATE_NS;
 
 		from->harvest_stage = HARVEST_NONE;
+		from->harvest_risk = harvest_risk(from->harvest_risk, false);
 		if (c->reserved_until_ns)
 			from->harvest_cost_ns = harvest_cost_ns(from->harvest_cost_ns, sub_floor_u64(now, there_ns));
 	}
@@ -503,9 +466,8 @@ static __always_inline void harvest_left(struct task_state *t, struct cpu_state 
 		target = cpu_state(c->harvest_to);
 		if (target)
 			target->reserved_until_ns = 0;
-		/* Its timer did come. */
-		c->harvest_early_ns = harvest_caught(c->harvest_early_ns, &c->phase.on, 0, 0);
-		count_of(c, CNT_CAUGHT, 0);
+		c->departs_at_ns = 0;
+		caught_leaving(c, 0);
 	}
 	end_harvest(c, cpu);
 }

@@ -137,13 +137,41 @@ enum vcpu_was {
 	WAS_CALLED,	/* likewise, and woken at a moment chosen by when it would be there */
 };
 
+/* How a step of the time line looks to the rhythm. */
+#define STEP_BUSY 1U
+#define STEP_OVERDUE 2U
+#define STEP_RETURNS_SHIFT 2
+#define STEP_RETURNS_MAX 1024U
+
+/* The vCPU's rhythm learns from a step: apart from the rest, the verifier looks at it once. */
+COLD int rhythm_learns(u32 cpu, u64 now, u64 elapsed, u64 stolen, u32 step)
+{
+	struct cpu_state *c = cpu_state(cpu);
+
+	if (!c)
+		return 0;
+	if (step & STEP_BUSY)
+		phase_busy(&c->phase, now, elapsed, stolen, step >> STEP_RETURNS_SHIFT, step & STEP_OVERDUE);
+	else
+		phase_woken(&c->phase, now, stolen, step >> STEP_RETURNS_SHIFT);
+	return 0;
+}
+
+static __always_inline void learn_rhythm(struct cpu_state *c, s32 cpu, u64 now, u64 elapsed, u64 stolen, u32 step)
+{
+	if (stolen >= TANDEM_PHASE_MIN_NS || (!(step & STEP_BUSY) && phase_even(&c->phase)))
+		rhythm_learns(cpu, now, elapsed, stolen, step);
+	else if (!(step & STEP_BUSY))
+		phase_idle(&c->phase);
+}
+
 /* One step of this CPU's time line. To be called on that CPU. */
 static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum vcpu_was was)
 {
 	u64 steal = steal_of(cpu), elapsed, stolen;
 	bool overdue;
 	/* One bit of the page's count is lost by halving it. */
-	u32 all = returns_of(cpu), returns = (all - (u32)c->seen_returns) & 0x7fffffffU, news;
+	u32 all = returns_of(cpu), returns = (all - (u32)c->seen_returns) & 0x7fffffffU, news, step;
 
 	/* A look is overdue if the tick, or a timer before it, should have come earlier. */
 	elapsed = sub_floor_u64(now, c->seen_at_ns);
@@ -158,11 +186,12 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 	c->stolen_ns += stolen;
 	if (stolen >= TANDEM_ABSENCE_MIN_NS)
 		trace(TRACE_ABSENT, 0, stolen);
+	step = (u32)min_u64(returns, STEP_RETURNS_MAX) << STEP_RETURNS_SHIFT;
+	step |= (was == WAS_BUSY ? STEP_BUSY : 0) | (overdue ? STEP_OVERDUE : 0);
+	learn_rhythm(c, cpu, now, elapsed, stolen, step);
 	if (was == WAS_BUSY) {
-		phase_busy(&c->phase, now, elapsed, stolen, returns, overdue);
 		news = vcap_busy(&c->model, now, elapsed, stolen, returns);
 	} else {
-		phase_woken(&c->phase, now, stolen);
 		if (was == WAS_CALLED) {
 			vcap_called(&c->model);
 			return;

@@ -32,6 +32,7 @@ pub mod safe {
         v_reweighted(clock: u64, v: u64, old_weight: u64, new_weight: u64, request: u64) -> u64;
         harvest_cost_ns(cost_ns: u64, late_ns: u64) -> u64;
         harvest_forgotten_ns(learned_ns: u64) -> u64;
+        harvest_risk(risk: u32, failed: bool) -> u32;
         lag_after_sleep(lag: i64, progress: i64, weight: u64) -> i64;
         waits_too_long(ahead_ns: u64, queue_weight: u64, watchdog_ns: u64) -> bool;
         weight_of_cgroup(cgroup_weight: u32) -> u64;
@@ -92,9 +93,9 @@ pub mod safe {
         unsafe { super::phase_busy(phase, now_ns, elapsed_ns, stolen_ns, returns, overdue) }
     }
 
-    pub fn phase_woken(phase: &mut vcpu_phase, now_ns: u64, waited_ns: u64) {
+    pub fn phase_woken(phase: &mut vcpu_phase, now_ns: u64, waited_ns: u64, returns: u32) {
         // SAFETY: as above.
-        unsafe { super::phase_woken(phase, now_ns, waited_ns) }
+        unsafe { super::phase_woken(phase, now_ns, waited_ns, returns) }
     }
 
     pub fn phase_idle(phase: &mut vcpu_phase) {
@@ -117,19 +118,24 @@ pub mod safe {
         unsafe { super::harvest_left_in_time(early_ns) }
     }
 
-    pub fn harvest_caught(early_ns: u64, on: &rhythm_length, due_ns: u64, taken_ns: u64) -> u64 {
+    pub fn harvest_caught(early_ns: u64, on: &rhythm_length) -> u64 {
         // SAFETY: as above; read only.
-        unsafe { super::harvest_caught(early_ns, on, due_ns, taken_ns) }
+        unsafe { super::harvest_caught(early_ns, on) }
     }
 
-    pub fn harvest_margin_ns(on: &rhythm_length, latency_ns: u64, early_ns: u64) -> u64 {
+    pub fn harvest_loss_ns(phase: &vcpu_phase, latency_ns: u64, early_ns: u64) -> u64 {
         // SAFETY: as above; read only.
-        unsafe { super::harvest_margin_ns(on, latency_ns, early_ns) }
+        unsafe { super::harvest_loss_ns(phase, latency_ns, early_ns) }
     }
 
-    pub fn harvest_lead_ns(on: &rhythm_length, latency_ns: u64, early_ns: u64) -> u64 {
+    pub fn harvest_margin_ns(phase: &vcpu_phase, late_ns: u64, latency_ns: u64, early_ns: u64) -> u64 {
         // SAFETY: as above; read only.
-        unsafe { super::harvest_lead_ns(on, latency_ns, early_ns) }
+        unsafe { super::harvest_margin_ns(phase, late_ns, latency_ns, early_ns) }
+    }
+
+    pub fn harvest_lead_ns(phase: &vcpu_phase, late_ns: u64, latency_ns: u64, early_ns: u64) -> u64 {
+        // SAFETY: as above; read only.
+        unsafe { super::harvest_lead_ns(phase, late_ns, latency_ns, early_ns) }
     }
 
     pub fn harvest_gain_ns(view: &harvest_view) -> u64 {

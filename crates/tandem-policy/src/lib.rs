@@ -78,7 +78,7 @@ pub mod phase {
 pub mod harvest {
     pub use crate::ffi::safe::{
         harvest_caught, harvest_cost_ns, harvest_forgotten_ns, harvest_gain_ns, harvest_lead_ns,
-        harvest_left_in_time, harvest_margin_ns,
+        harvest_left_in_time, harvest_loss_ns, harvest_margin_ns, harvest_risk,
     };
 }
 

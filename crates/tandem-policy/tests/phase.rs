@@ -125,7 +125,7 @@ fn a_vcpu_that_was_idle_says_nothing_of_how_long_it_would_have_stayed() {
     // Woken when the host is about to let it run, used for 2 ms, idle when it would be taken.
     for round in 1..50u64 {
         let back = round * 16 * MS;
-        phase_woken(&mut phase, back, 3 * MS);
+        phase_woken(&mut phase, back, 3 * MS, 1);
         phase_busy(&mut phase, back + 2 * MS, 2 * MS, 0, 0, false);
         phase_idle(&mut phase);
     }
@@ -145,6 +145,64 @@ fn a_rhythm_that_moves_is_given_up_and_learned_anew() {
     }
 }
 
+/// Periods of `period` milliseconds, half of them absent. `next` tells how far a return has shifted from an even
+/// host's, and how late it is seen; some are not seen at all. How wrong the end of each active time was that was
+/// foreseen, in nanoseconds, but for the first ones.
+fn ends_foreseen(period: u64, periods: u64, mut next: impl FnMut() -> (u64, u64)) -> Vec<f64> {
+    let (mut phase, mut wrong) = (vcpu_phase::default(), Vec::new());
+    let (start, half) = (1_000 * MS, period * MS / 2);
+    let mut seen = start;
+    for count in 1..periods {
+        let (shifted, late) = next();
+        let returns = start + count * period * MS + shifted;
+        let now = returns + late;
+        if count % 5 == 3 {
+            // Idle meanwhile, and woken when it was away, or not at all.
+            phase_idle(&mut phase);
+            if count % 2 == 0 {
+                phase_woken(&mut phase, now, 3 * MS, 1);
+            }
+        } else {
+            phase_busy(&mut phase, now, now - seen, half, 1, true);
+        }
+        seen = now;
+        let f = phase_forecast(&phase, now + MS);
+        if count > 20 && f.known {
+            wrong.push((now + MS + f.active_for_ns) as f64 - (returns + half) as f64);
+        }
+    }
+    wrong
+}
+
+#[test]
+fn ends_are_foreseen_more_exactly_than_returns_are_seen() {
+    for period in [8, 16, 32, 64] {
+        let mut state = period;
+        // Interrupts that are late by up to 0.8 ms, and now and then by two more.
+        let wrong = ends_foreseen(period, 400, || {
+            let rarely = if random(&mut state) < 0.05 { 2e6 } else { 0.0 };
+            (0, (random(&mut state) * 8e5 + rarely) as u64)
+        });
+        assert!(wrong.len() > 250, "{period}: {} of 380", wrong.len());
+        // Of the returns themselves, and of lengths between them, half are that near.
+        let near = wrong.iter().filter(|wrong| (-2e5..4.5e5).contains(*wrong)).count();
+        assert!(near * 10 >= wrong.len() * 9, "{period}: {near} of {}", wrong.len());
+    }
+}
+
+#[test]
+fn a_host_without_a_clock_is_foreseen_from_its_last_return() {
+    // A neighbour whose turns are up to two milliseconds longer: what has shifted stays so.
+    let (mut state, mut shifted) = (3, 0.0);
+    let wrong = ends_foreseen(16, 400, || {
+        shifted += random(&mut state) * 2e6;
+        (shifted as u64, 0)
+    });
+    assert!(wrong.len() > 250, "{} of 380", wrong.len());
+    let near = wrong.iter().filter(|wrong| wrong.abs() < 1.5e6).count();
+    assert!(near * 10 >= wrong.len() * 8, "{near} of {}", wrong.len());
+}
+
 #[test]
 fn a_task_leaves_only_where_it_gains() {
     let view = |left, away, wait, stay| harvest_view {
@@ -154,6 +212,7 @@ fn a_task_leaves_only_where_it_gains() {
         wait_ns: wait,
         stay_ns: stay,
         cost_ns: MS / 4,
+        risk: 0,
     };
     // Out of phase: the other comes when the own goes.
     assert!(harvest_gain_ns(&view(MS / 2, 8 * MS, MS / 2, 8 * MS)) > 6 * MS);
@@ -174,6 +233,7 @@ fn moves_that_cost_half_of_every_active_period_are_not_made() {
         wait_ns: margin,
         stay_ns: period,
         cost_ns: cost,
+        risk: 0,
     };
     // Staying serves for one of two periods; moving for both, but for margin and cost.
     assert!(harvest_gain_ns(&out_of_phase(8 * MS, 2 * MS, MS)) > 0);
@@ -185,16 +245,48 @@ fn moves_that_cost_half_of_every_active_period_are_not_made() {
 }
 
 #[test]
+fn moves_that_fail_too_often_are_not_made_until_that_is_forgotten() {
+    let view = |risk| harvest_view {
+        left_ns: 8 * MS,
+        away_ns: 8 * MS,
+        margin_ns: MS,
+        wait_ns: MS,
+        stay_ns: 8 * MS,
+        cost_ns: MS,
+        risk,
+    };
+    let mut risk = 0;
+    // One in twenty is bearable, one in two is not.
+    for i in 0..400 {
+        risk = harvest_risk(risk, i % 20 == 0);
+    }
+    assert!(harvest_gain_ns(&view(risk)) > 2 * MS, "{risk}");
+    for i in 0..400 {
+        risk = harvest_risk(risk, i % 2 == 0);
+    }
+    assert_eq!(harvest_gain_ns(&view(risk)), 0, "{risk}");
+    for _ in 0..500 {
+        risk = harvest_forgotten_ns(u64::from(risk)) as u32;
+    }
+    assert!(harvest_gain_ns(&view(risk)) > 2 * MS, "{risk}");
+}
+
+#[test]
 fn what_a_move_costs_is_learned_and_forgotten() {
     let mut cost = 0;
-    for _ in 0..40 {
-        cost = harvest_cost_ns(cost, 50 * MS);
+    for _ in 0..80 {
+        cost = harvest_cost_ns(cost, MS);
     }
-    assert!((MS + MS / 4..=MS + MS / 2).contains(&cost), "{cost}");
-    // At 250 ticks a second.
+    assert!(cost.abs_diff(MS) < MS / 20, "{cost}");
+    // One in ten that comes a whole period late makes all of them dearer by as much as it costs.
+    for i in 0..200 {
+        cost = harvest_cost_ns(cost, if i % 10 == 0 { 17 * MS } else { MS });
+    }
+    assert!((2 * MS..3 * MS + MS / 2).contains(&cost), "{cost}");
+    // Asked two or three times in every active period.
     let later = (0..177).fold(cost, |cost, _| harvest_forgotten_ns(cost));
-    assert!(later.abs_diff(cost / 2) < cost / 50, "{later}");
-    for _ in 0..40 {
+    assert!(later.abs_diff(cost / 2) < cost / 25, "{later}");
+    for _ in 0..80 {
         cost = harvest_cost_ns(cost, MS / 100);
     }
     assert!(cost < MS / 10, "{cost}");
@@ -205,11 +297,10 @@ fn only_who_left_too_late_leaves_earlier() {
     let on = rhythm_length { mean_ns: 8 * MS, dev_ns: 0, score: 8 };
     let mut early = 0;
     for _ in 0..100 {
-        early = harvest_caught(early, &on, 10 * MS, 10 * MS + MS / 2);
+        early = harvest_caught(early, &on);
     }
-    assert_eq!(early, 2 * MS);
-    // The timer was due long before, and never came: nothing is to be learned from that.
-    assert_eq!(harvest_caught(MS, &on, 10 * MS, 13 * MS), MS);
+    assert_eq!(early, MS);
+    assert_eq!(harvest_caught(MS / 2, &rhythm_length { mean_ns: 2 * MS, ..on }), MS / 2);
     for _ in 0..100 {
         early = harvest_left_in_time(early);
     }
@@ -220,10 +311,10 @@ proptest! {
     #[test]
     fn no_gain_is_larger_than_the_absence_that_is_avoided(
         left in 0u64..50_000_000, away in 0u64..200_000_000, margin in 0u64..10_000_000,
-        wait in 0u64..300_000_000, stay in any::<u64>(), cost in 0u64..4_000_000,
+        wait in 0u64..300_000_000, stay in any::<u64>(), cost in 0u64..4_000_000, risk in 0u32..=1024,
     ) {
         let view = harvest_view {
-            left_ns: left, away_ns: away, margin_ns: margin, wait_ns: wait, stay_ns: stay, cost_ns: cost,
+            left_ns: left, away_ns: away, margin_ns: margin, wait_ns: wait, stay_ns: stay, cost_ns: cost, risk,
         };
         prop_assert!(harvest_gain_ns(&view) <= away);
     }
@@ -238,7 +329,7 @@ proptest! {
             now += elapsed;
             if idle {
                 phase_idle(&mut phase);
-                phase_woken(&mut phase, now, stolen);
+                phase_woken(&mut phase, now, stolen, returns);
             } else {
                 phase_busy(&mut phase, now, elapsed, stolen, returns, overdue);
             }

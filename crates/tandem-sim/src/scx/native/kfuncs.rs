@@ -474,6 +474,11 @@ extern "C" fn scx_bpf_kick_cpu(cpu: i32, flags: u64) {
     }
 }
 
+/// There are no interrupts inside a callback here.
+extern "C" fn bpf_local_irq_save(_flags: *mut u64) {}
+
+extern "C" fn bpf_local_irq_restore(_flags: *mut u64) {}
+
 extern "C" fn scx_bpf_select_cpu_dfl(task: Task, prev: i32, flags: u64, idle: *mut bool) -> i32 {
     let task = number_of(task);
     let kernel = &mut state().kernel;
@@ -607,6 +612,8 @@ supply!(
     bpf_task_release,
     bpf_task_storage_delete,
     bpf_task_storage_get,
+    bpf_local_irq_restore,
+    bpf_local_irq_save,
     bpf_ringbuf_output,
     bpf_timer_cancel,
     bpf_timer_init,

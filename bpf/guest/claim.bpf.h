@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Claims: a vCPU is kept for a task that will come, and asked whether it is
+ * there. A claim ends by the clock, whoever made it. An idle vCPU whose rhythm
+ * is not known is woken; that it answers tells that it is on its pCPU.
+ */
+#ifndef TANDEM_GUEST_CLAIM_BPF_H
+#define TANDEM_GUEST_CLAIM_BPF_H
+
+#include "ban.bpf.h"
+
+/* Does what waits here wait for this CPU only? */
+static __always_inline bool reserved(const struct cpu_state *c, u64 now)
+{
+	return c->reserved_until_ns && time_before_ns(now, c->reserved_until_ns);
+}
+
+/* A claim: its end in units of 1024 ns, and the CPU that made it. */
+#define CLAIM_CPU_BITS 16
+#define CLAIM_UNIT_SHIFT 10
+
+static __always_inline u64 claim_of(s32 cpu, u64 until_ns)
+{
+	return (until_ns >> CLAIM_UNIT_SHIFT) << CLAIM_CPU_BITS | (u16)(cpu + 1);
+}
+
+static __always_inline bool claimed(const struct cpu_state *c, u64 now)
+{
+	u64 claim = c->claim;
+
+	return claim && now >> CLAIM_UNIT_SHIFT < claim >> CLAIM_CPU_BITS;
+}
+
+static __always_inline bool claimed_by(const struct cpu_state *c, s32 cpu)
+{
+	return (u16)c->claim == (u16)(cpu + 1);
+}
+
+static __always_inline bool claim(struct cpu_state *target, s32 cpu, u64 until_ns, u64 now)
+{
+	u64 old = target->claim;
+
+	if (claimed(target, now) && !claimed_by(target, cpu))
+		return false;
+	return __sync_val_compare_and_swap(&target->claim, old, claim_of(cpu, until_ns)) == old;
+}
+
+static __always_inline void release_claim(s32 target, s32 cpu)
+{
+	struct cpu_state *c = cpu_state(target);
+	u64 old = c ? c->claim : 0;
+
+	if (old && claimed_by(c, cpu))
+		__sync_val_compare_and_swap(&c->claim, old, 0);
+}
+
+/* So long after its timer, or a call, has woken it, a CPU is awake for that reason. */
+#define SEEN_AWAKE_NS (200 * NSEC_PER_USEC_)
+
+static __always_inline enum vcpu_was what_was(const struct cpu_state *c, u64 now)
+{
+	if (!is_idle(c))
+		return WAS_BUSY;
+	return claimed(c, now) || now - c->answered_at_ns < SEEN_AWAKE_NS ? WAS_CALLED : WAS_WOKEN;
+}
+
+/* A CPU without work has been woken. If it was called, that is its answer. */
+static __always_inline void answer_call(struct cpu_state *c, s32 cpu, u64 now)
+{
+	if (!claimed(c, now))
+		return;
+	observe(c, cpu, now, WAS_CALLED);
+	c->answered_at_ns = now;
+}
+
+/* Is it foreseen when it is there? */
+static __always_inline bool rhythm_known(const struct cpu_state *c, u64 now)
+{
+	struct forecast f = phase_forecast(&c->phase, now);
+
+	return f.known;
+}
+
+static __always_inline bool answered(const struct cpu_state *target)
+{
+	return target->answered_at_ns && !time_before_ns(target->answered_at_ns, target->called_at_ns);
+}
+
+/* Claim a target, and wake it if it is idle and has to be asked: what follows is its answer. */
+static __always_inline bool call(struct cpu_state *target, s32 to, s32 cpu, u64 until_ns, u64 now)
+{
+	if (!claim(target, cpu, until_ns, now))
+		return false;
+	target->called_at_ns = now;
+	target->answered_at_ns = 0;
+	if (is_idle(target) && !rhythm_known(target, now))
+		k_kick_idle(to);
+	return true;
+}
+
+#endif
