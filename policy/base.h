@@ -23,8 +23,11 @@ typedef int64_t s64;
 
 #ifdef __BPF__
 #define POLICY static __always_inline
+/* Large ones: the verifier looks at them once, whoever calls them. They return a number, and may be given NULL. */
+#define POLICY_LARGE __attribute__((weak, noinline))
 #else
 #define POLICY static inline
+#define POLICY_LARGE static inline
 #endif
 
 #define NSEC_PER_USEC_ 1000ULL

@@ -289,10 +289,12 @@ POLICY void clock_follow(struct vcpu_phase *p, u64 returned_ns)
 		p->clock_score++;
 }
 
-POLICY void phase_returned(struct vcpu_phase *p, u64 returned_ns)
+POLICY_LARGE int phase_returned(struct vcpu_phase *p, u64 returned_ns)
 {
 	struct return_off r;
 
+	if (!p)
+		return 0;
 	if (p->returned_ns && p->on.score && p->off.score) {
 		r = return_off(p->returned_ns, phase_period_ns(p), returned_ns);
 		if (r.count)
@@ -304,6 +306,7 @@ POLICY void phase_returned(struct vcpu_phase *p, u64 returned_ns)
 			clock_set(p, returned_ns);
 	}
 	p->returned_ns = returned_ns;
+	return 0;
 }
 
 /* Is a time near to where the clock expects a return? */
@@ -404,25 +407,35 @@ POLICY void phase_woken(struct vcpu_phase *p, u64 now_ns, u64 waited_ns, u32 ret
 		phase_missed(p);
 }
 
-/* What is to be expected at `at_ns`, not before the last return. */
-POLICY struct forecast phase_forecast(const struct vcpu_phase *p, u64 at_ns)
+/* Until it is taken away, or, negative, until it is back; 0: not known. */
+POLICY_LARGE s64 phase_changes_ns(const struct vcpu_phase *p, u64 at_ns)
 {
-	struct forecast f = { 0 };
-	struct phase_grid g = phase_grid(p);
+	struct phase_grid g;
 	u64 past, ahead;
 
-	if (!phase_even(p) || !phase_within_horizon(p, at_ns) || time_before_ns(at_ns, p->returned_ns))
-		return f;
+	if (!p || !phase_even(p) || !phase_within_horizon(p, at_ns) || time_before_ns(at_ns, p->returned_ns))
+		return 0;
+	g = phase_grid(p);
 	/* It has come back a little before its time by the clock. */
 	ahead = sub_floor_u64(g.base_ns, at_ns);
 	if (ahead > g.period_ns / 4)
-		return f;
+		return 0;
 	past = phase_past_return_ns(&g, at_ns);
-	f.known = true;
 	if (past < g.active_ns)
-		f.active_for_ns = max_u64(g.active_ns - past + ahead, 1);
+		return (s64)max_u64(g.active_ns - past + ahead, 1);
+	return -(s64)max_u64(sub_floor_u64(g.period_ns, past), 1);
+}
+
+/* What is to be expected at `at_ns`, not before the last return. */
+POLICY struct forecast phase_forecast(const struct vcpu_phase *p, u64 at_ns)
+{
+	s64 changes_ns = phase_changes_ns(p, at_ns);
+	struct forecast f = { .known = changes_ns != 0 };
+
+	if (changes_ns > 0)
+		f.active_for_ns = changes_ns;
 	else
-		f.absent_for_ns = max_u64(sub_floor_u64(g.period_ns, past), 1);
+		f.absent_for_ns = -changes_ns;
 	return f;
 }
 
