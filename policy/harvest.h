@@ -87,9 +87,9 @@ POLICY u64 harvest_cost_ns(u64 cost_ns, u64 late_ns)
  * tried. Asked two or three times in every active period, half is left after
  * some seventy of them, and what was tried in vain costs next to nothing.
  */
-POLICY u64 harvest_forgotten_ns(u64 learned_ns)
+POLICY u64 harvest_forgotten(u64 learned)
 {
-	return learned_ns - (learned_ns + 255) / 256;
+	return learned - (learned + 255) / 256;
 }
 
 /*

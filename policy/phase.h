@@ -192,12 +192,19 @@ POLICY bool phase_wants_scouts(const struct vcpu_phase *p)
 	return p->blurred >= 2 && p->blurred < 255 && !phase_even(p);
 }
 
+/* The clock begins anew with a return; 0: it has none. */
+POLICY void clock_set(struct vcpu_phase *p, u64 returned_ns)
+{
+	p->clock_ns = returned_ns;
+	p->clock_score = 0;
+	p->strays = 0;
+}
+
 /* Everything that was learned is void: the host does something else now. */
 POLICY void phase_forget(struct vcpu_phase *p)
 {
 	p->returned_ns = 0;
-	p->clock_ns = 0;
-	p->clock_score = 0;
+	clock_set(p, 0);
 	p->period_ns = 0;
 	p->on.score = 0;
 	p->off.score = 0;
@@ -212,8 +219,7 @@ POLICY void phase_missed(struct vcpu_phase *p)
 	if (++p->misses < TANDEM_PHASE_MISSES)
 		return;
 	p->returned_ns = 0;
-	p->clock_ns = 0;
-	p->clock_score = 0;
+	clock_set(p, 0);
 	p->misses = 0;
 }
 
@@ -234,13 +240,6 @@ POLICY struct return_off return_off(u64 base_ns, u64 period_ns, u64 returned_ns)
 	return r;
 }
 
-POLICY void clock_set(struct vcpu_phase *p, u64 returned_ns)
-{
-	p->clock_ns = returned_ns;
-	p->clock_score = 0;
-	p->strays = 0;
-}
-
 /*
  * The clock of returns: its position and period are put right by what each
  * return was off. The first ones count as in a line fitted to all of them
@@ -254,26 +253,24 @@ POLICY void clock_follow(struct vcpu_phase *p, u64 returned_ns)
 	u64 lengths = p->on.mean_ns + p->off.mean_ns, period = phase_period_ns(p), step, pace;
 	struct return_off r = return_off(p->clock_ns, period, returned_ns);
 	u32 k = p->clock_score + 1;
-	bool early = r.expected_ns > returned_ns;
+	bool early = r.expected_ns > returned_ns, fits, void_now;
 
 	if (!r.count)
 		return;
 	p->clock_dev_ns = ewma_u64(p->clock_dev_ns, min_u64(r.off_ns, TANDEM_CLOCK_SLACK_MAX_NS), 3);
+	fits = r.off_ns <= min_u64(max_u64(period / 16, TANDEM_CLOCK_SLACK_NS), TANDEM_CLOCK_SLACK_MAX_NS);
 	/* Half or twice as long, it would go on fitting some of the returns. */
-	if (r.count > TANDEM_PHASE_HORIZON || period > lengths + lengths / 8 || period < lengths - lengths / 8) {
-		p->period_ns = 0;
-		clock_set(p, returned_ns);
-		return;
-	}
-	if (r.off_ns > min_u64(max_u64(period / 16, TANDEM_CLOCK_SLACK_NS), TANDEM_CLOCK_SLACK_MAX_NS)) {
-		/* To be late proves little. */
+	void_now = r.count > TANDEM_PHASE_HORIZON || period > lengths + lengths / 8 || period < lengths - lengths / 8;
+	/* To be late proves little. */
+	if (!fits)
 		p->strays += early ? 2 : 1;
-		if (p->strays < TANDEM_CLOCK_STRAYS)
-			return;
+	if (void_now || p->strays >= TANDEM_CLOCK_STRAYS) {
 		p->period_ns = 0;
 		clock_set(p, returned_ns);
 		return;
 	}
+	if (!fits)
+		return;
 	if (k >= TANDEM_CLOCK_SET) {
 		step = min_u64(r.off_ns, TANDEM_CLOCK_SLACK_NS) / (early ? 2 : 10);
 		pace = step / 8;

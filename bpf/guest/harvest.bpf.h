@@ -57,6 +57,12 @@ static __always_inline u64 margin_of(const struct cpu_state *c)
 	return harvest_margin_ns(&c->phase, c->harvest_late_ns, c->harvest_latency_ns, c->harvest_early_ns);
 }
 
+/* When a target was to be there for which a task waits. */
+static __always_inline u64 expected_at_ns(const struct cpu_state *target)
+{
+	return target->reserved_until_ns - TANDEM_HARVEST_LATE_NS;
+}
+
 static __always_inline void end_harvest(struct cpu_state *c, s32 cpu)
 {
 	if (c->harvest_to >= 0)
@@ -241,10 +247,10 @@ static __always_inline void look_after(struct cpu_state *c, s32 cpu)
 	bool waits = target && c->harvest_pid == target->awaited_pid && k_waiting(queue_of(c->harvest_to, CLASS_NORMAL));
 
 	if (target) {
-		u64 there_ns = target->reserved_until_ns - TANDEM_HARVEST_LATE_NS;
-
 		if (waits && target->reserved_until_ns) {
-			c->harvest_cost_ns = harvest_cost_ns(c->harvest_cost_ns, sub_floor_u64(k_now(), there_ns));
+			u64 late_ns = sub_floor_u64(k_now(), expected_at_ns(target));
+
+			c->harvest_cost_ns = harvest_cost_ns(c->harvest_cost_ns, late_ns);
 			c->harvest_risk = harvest_risk(c->harvest_risk, true);
 		}
 		target->reserved_until_ns = 0;
@@ -353,11 +359,11 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 	prospect = prospect_of(cpu, p->pid, now);
 	if (prospect == PROSPECT_NONE) {
 		c->harvest_ask_at_ns = now + f.active_for_ns / 2;
-		c->harvest_risk = harvest_forgotten_ns(c->harvest_risk);
-		c->harvest_late_ns = harvest_forgotten_ns(c->harvest_late_ns);
-		c->harvest_latency_ns = harvest_forgotten_ns(c->harvest_latency_ns);
-		c->harvest_early_ns = harvest_forgotten_ns(c->harvest_early_ns);
-		c->harvest_cost_ns = harvest_forgotten_ns(c->harvest_cost_ns);
+		c->harvest_risk = harvest_forgotten(c->harvest_risk);
+		c->harvest_late_ns = harvest_forgotten(c->harvest_late_ns);
+		c->harvest_latency_ns = harvest_forgotten(c->harvest_latency_ns);
+		c->harvest_early_ns = harvest_forgotten(c->harvest_early_ns);
+		c->harvest_cost_ns = harvest_forgotten(c->harvest_cost_ns);
 		return;
 	}
 	lead = prospect == PROSPECT_KNOWN ? margin
@@ -438,12 +444,12 @@ static __always_inline void harvest_arrived(struct task_struct *p, struct cpu_st
 	by = (s32)(u16)c->claim - 1;
 	from = cpu_state(by);
 	if (from && from->harvest_stage == HARVEST_WATCHING && from->harvest_pid == p->pid) {
-		u64 there_ns = c->reserved_until_ns - TANDEM_HARVEST_LATE_NS;
+		u64 late_ns = sub_floor_u64(now, expected_at_ns(c));
 
 		from->harvest_stage = HARVEST_NONE;
 		from->harvest_risk = harvest_risk(from->harvest_risk, false);
 		if (c->reserved_until_ns)
-			from->harvest_cost_ns = harvest_cost_ns(from->harvest_cost_ns, sub_floor_u64(now, there_ns));
+			from->harvest_cost_ns = harvest_cost_ns(from->harvest_cost_ns, late_ns);
 	}
 	c->awaited_pid = 0;
 	c->reserved_until_ns = 0;

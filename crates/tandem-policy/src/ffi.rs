@@ -31,7 +31,7 @@ pub mod safe {
         clock_anchored(clock: u64, picked_v: u64, request: u64, weight: u64, base_ns: u64) -> u64;
         v_reweighted(clock: u64, v: u64, old_weight: u64, new_weight: u64, request: u64) -> u64;
         harvest_cost_ns(cost_ns: u64, late_ns: u64) -> u64;
-        harvest_forgotten_ns(learned_ns: u64) -> u64;
+        harvest_forgotten(learned: u64) -> u64;
         harvest_risk(risk: u32, failed: bool) -> u32;
         lag_after_sleep(lag: i64, progress: i64, weight: u64) -> i64;
         waits_too_long(ahead_ns: u64, queue_weight: u64, watchdog_ns: u64) -> bool;
@@ -121,21 +121,6 @@ pub mod safe {
     pub fn harvest_caught(early_ns: u64, on: &rhythm_length) -> u64 {
         // SAFETY: as above; read only.
         unsafe { super::harvest_caught(early_ns, on) }
-    }
-
-    pub fn harvest_loss_ns(phase: &vcpu_phase, latency_ns: u64, early_ns: u64) -> u64 {
-        // SAFETY: as above; read only.
-        unsafe { super::harvest_loss_ns(phase, latency_ns, early_ns) }
-    }
-
-    pub fn harvest_margin_ns(phase: &vcpu_phase, late_ns: u64, latency_ns: u64, early_ns: u64) -> u64 {
-        // SAFETY: as above; read only.
-        unsafe { super::harvest_margin_ns(phase, late_ns, latency_ns, early_ns) }
-    }
-
-    pub fn harvest_lead_ns(phase: &vcpu_phase, late_ns: u64, latency_ns: u64, early_ns: u64) -> u64 {
-        // SAFETY: as above; read only.
-        unsafe { super::harvest_lead_ns(phase, late_ns, latency_ns, early_ns) }
     }
 
     pub fn harvest_gain_ns(view: &harvest_view) -> u64 {

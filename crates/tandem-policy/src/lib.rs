@@ -77,8 +77,8 @@ pub mod phase {
 /// Leaving a vCPU before it is taken (`policy/harvest.h`).
 pub mod harvest {
     pub use crate::ffi::safe::{
-        harvest_caught, harvest_cost_ns, harvest_forgotten_ns, harvest_gain_ns, harvest_lead_ns,
-        harvest_left_in_time, harvest_loss_ns, harvest_margin_ns, harvest_risk,
+        harvest_caught, harvest_cost_ns, harvest_forgotten, harvest_gain_ns, harvest_left_in_time,
+        harvest_risk,
     };
 }
 

@@ -266,7 +266,7 @@ fn moves_that_fail_too_often_are_not_made_until_that_is_forgotten() {
     }
     assert_eq!(harvest_gain_ns(&view(risk)), 0, "{risk}");
     for _ in 0..500 {
-        risk = harvest_forgotten_ns(u64::from(risk)) as u32;
+        risk = harvest_forgotten(u64::from(risk)) as u32;
     }
     assert!(harvest_gain_ns(&view(risk)) > 2 * MS, "{risk}");
 }
@@ -284,7 +284,7 @@ fn what_a_move_costs_is_learned_and_forgotten() {
     }
     assert!((2 * MS..3 * MS + MS / 2).contains(&cost), "{cost}");
     // Asked two or three times in every active period.
-    let later = (0..177).fold(cost, |cost, _| harvest_forgotten_ns(cost));
+    let later = (0..177).fold(cost, |cost, _| harvest_forgotten(cost));
     assert!(later.abs_diff(cost / 2) < cost / 25, "{later}");
     for _ in 0..80 {
         cost = harvest_cost_ns(cost, MS / 100);
