@@ -12,6 +12,7 @@ mod counted_work;
 mod crew;
 mod gaps;
 mod histogram;
+mod hop;
 mod pipeline;
 mod queue;
 mod random;
@@ -61,6 +62,8 @@ enum Workload {
     Tree(tree::Args),
     /// Sees the inactivity of one CPU as gaps in a reader's time line
     Gaps(gaps::Args),
+    /// A CPU-bound thread that leaves each of two CPUs just before the host takes it
+    Hop(hop::Args),
     /// How much counted work this machine does in a microsecond
     Calibrate(calibrate::Args),
     /// Packaged programs, with their output as JSON
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Workload::Sleepers(args) => sleepers::run(&args),
         Workload::Tree(args) => tree::run(&args),
         Workload::Gaps(args) => gaps::run(&args),
+        Workload::Hop(args) => hop::run(&args),
         Workload::Calibrate(args) => calibrate::run(&args),
         Workload::Run(program) => run::run(&program),
         Workload::Guard => {

@@ -100,13 +100,20 @@ fn set_policy(policy: libc::c_int, priority: i32) -> io::Result<()> {
 
 /// Lets the calling thread run on `cpu` only.
 pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
-    if cpu >= MAX_CPUS {
+    pin_to_cpus(&[cpu])
+}
+
+/// Lets the calling thread run on these CPUs only.
+pub fn pin_to_cpus(cpus: &[usize]) -> io::Result<()> {
+    if cpus.iter().any(|&cpu| cpu >= MAX_CPUS) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    // SAFETY: an all-zero cpu_set_t is an empty set; `cpu` is below its size; pid 0 is the calling thread.
+    // SAFETY: an all-zero cpu_set_t is an empty set; all numbers are below its size; pid 0 is the calling thread.
     check(unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
+        for &cpu in cpus {
+            libc::CPU_SET(cpu, &mut set);
+        }
         libc::sched_setaffinity(0, mem::size_of::<libc::cpu_set_t>(), &set)
     })
 }

@@ -49,6 +49,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "bvs-limit",
     "rwc",
     "ivh",
+    "ivh-limit",
     "stack",
     "adapt",
     "dedicate",

@@ -10,7 +10,7 @@ use crate::rig::Sign;
 use crate::session::{last_words, Session};
 use crate::{cache, fetch, image, kernels, noise, rig, windows, LabError};
 use serde_json::{json, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::time::{Duration, Instant};
 use tandem_agent::VcpuStat;
@@ -204,11 +204,13 @@ fn conclude(
     match outcome {
         Ok(()) => session.end(),
         Err(LabError::Rig(reason) | LabError::Agent { message: reason, .. }) => {
-            if verbose {
+            let ours = !rig::is_rig_failure(&signs, mode, loaded);
+            // The rig's failures are common, and it is tried again.
+            if verbose || ours {
                 eprintln!("--- console of the host\n{}\n---", session.machine.tail());
             }
             let reason = trouble.unwrap_or(reason);
-            if rig::is_rig_failure(&signs, mode, loaded) {
+            if !ours {
                 Err(LabError::Rig(reason))
             } else {
                 Err(LabError::UnderTest(format!("with the scheduler loaded: {reason}")))
@@ -292,6 +294,8 @@ fn measure(
                 progress.step(&format!("{at}: {}", workload.name));
                 run_workload(session, experiment, workload, arm, measured)?;
             }
+            // Nothing is measured while schedulers come and go, which takes many times as long on contended vCPUs.
+            session.contenders.activate(&mut session.machine.link, experiment, BTreeSet::new())?;
             if let Some(output) = session.unload()? {
                 measured.scheduler_output.insert(arm.clone(), output.stdout + &output.stderr);
             }
