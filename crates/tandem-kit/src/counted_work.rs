@@ -5,6 +5,8 @@ use std::hint::black_box;
 
 use crate::sys;
 
+const LOOK_EVERY_US: f64 = 20.0;
+
 /// Does `iters` iterations. Each depends on the last, so neither the compiler nor the CPU can shorten the chain.
 #[inline(never)]
 pub fn work(iters: u64) {
@@ -32,6 +34,12 @@ pub fn calibrate(runs: u32, run_us: u64, pause_us: u64) -> f64 {
 /// A rate good enough for choosing how often to look at the clock; takes about 5 ms.
 pub fn calibrate_roughly() -> f64 {
     calibrate(5, 500, 500)
+}
+
+/// Iterations between two looks at the clock: often enough for windows of a few milliseconds, seldom enough that the
+/// work and not the clock is what is measured. Calibrates roughly.
+pub fn between_looks() -> u64 {
+    ((calibrate_roughly() * LOOK_EVERY_US) as u64).max(1)
 }
 
 /// Doubles the amount until it takes 100 us, which any clock resolves.

@@ -8,12 +8,10 @@ use clap::Parser;
 use serde_json::{json, Value};
 
 use crate::arguments::{self, CpuList};
-use crate::counted_work::{calibrate_roughly, work};
+use crate::counted_work::{between_looks, work};
 use crate::histogram::Histogram;
 use crate::sys;
 
-/// The clock is looked at after this much work.
-const LOOK_EVERY_US: f64 = 20.0;
 /// Length of a turn, seconds.
 const TURN_S: f64 = 0.5;
 /// Periods for which it stays on a CPU to learn when that is taken.
@@ -49,8 +47,12 @@ struct Rhythm {
 }
 
 impl Rhythm {
-    /// From the moments at which it was taken: the one that is nearest to all others, modulo the period.
+    /// From the moments at which it was taken: the one that is nearest to all others, modulo the period. None if there
+    /// are too few.
     fn learn(taken_ns: &[u64], period_ns: u64) -> Option<Self> {
+        if taken_ns.len() < LEARN_LEAST {
+            return None;
+        }
         let around = |at: u64| -> u64 {
             let rhythm = Self { period_ns, taken_ns: at };
             taken_ns.iter().map(|&other| rhythm.off_ns(other).unsigned_abs()).sum()
@@ -58,12 +60,16 @@ impl Rhythm {
         taken_ns.iter().copied().min_by_key(|&at| around(at)).map(|taken_ns| Self { period_ns, taken_ns })
     }
 
+    /// From the last one foreseen until a moment: less than a period.
+    fn since_ns(&self, at_ns: u64) -> u64 {
+        (at_ns as i64 - self.taken_ns as i64).rem_euclid(self.period_ns as i64) as u64
+    }
+
     /// How far a moment is from the nearest one foreseen; positive: later.
     fn off_ns(&self, at_ns: u64) -> i64 {
-        let (period, half) = (self.period_ns as i64, (self.period_ns / 2) as i64);
-        let since = (at_ns as i64 - self.taken_ns as i64).rem_euclid(period);
-        if since > half {
-            since - period
+        let since = self.since_ns(at_ns) as i64;
+        if since > (self.period_ns / 2) as i64 {
+            since - self.period_ns as i64
         } else {
             since
         }
@@ -79,8 +85,7 @@ impl Rhythm {
 
     /// The first one after a moment.
     fn next_ns(&self, after_ns: u64) -> u64 {
-        let since = (after_ns as i64 - self.taken_ns as i64).rem_euclid(self.period_ns as i64);
-        after_ns + (self.period_ns - since as u64)
+        after_ns + (self.period_ns - self.since_ns(after_ns))
     }
 }
 
@@ -121,7 +126,7 @@ pub fn run(args: &Args) -> Result<Value> {
         (1_000_000..=1_000_000_000).contains(&period_ns) && lead_ns <= period_ns / 2,
         "--period-us must lie between 1000 and 1000000, --lead-us be at most half of it"
     );
-    let chunk = ((calibrate_roughly() * LOOK_EVERY_US) as u64).max(1);
+    let chunk = between_looks();
     let rhythms = [learn(cpus[0], period_ns, chunk)?, learn(cpus[1], period_ns, chunk)?];
     let mut hopper = Hopper { cpus, rhythms, chunk, lead_ns, on: 1, moves: Histogram::new(), caught: 0 };
     let (mut staying, mut moving) = (Done::default(), Done::default());
@@ -164,12 +169,10 @@ fn learn(cpu: usize, period_ns: u64, chunk: u64) -> Result<Rhythm> {
         }
         last_ns = now_ns;
     }
-    ensure!(
-        taken_ns.len() >= LEARN_LEAST,
-        "CPU {cpu} was taken {} times in {LEARN_PERIODS} periods: there is no rhythm to go by",
-        taken_ns.len()
-    );
-    Rhythm::learn(&taken_ns, period_ns).context("no absence was seen")
+    Rhythm::learn(&taken_ns, period_ns).with_context(|| {
+        let times = taken_ns.len();
+        format!("CPU {cpu} was taken {times} times in {LEARN_PERIODS} periods: there is no rhythm to go by")
+    })
 }
 
 impl Hopper {
@@ -190,8 +193,8 @@ impl Hopper {
     /// A turn in which it leaves a CPU that is about to be taken.
     fn moving(&mut self, done: &mut Done) -> Result<()> {
         let start_ns = sys::now_ns();
-        let mut leave_ns = self.go_over(start_ns)?;
-        let mut last_ns = sys::now_ns();
+        let mut last_ns = self.go_over(start_ns)?;
+        let mut leave_ns = self.leaves_ns(last_ns);
         while last_ns < start_ns + (TURN_S * 1e9) as u64 {
             work(self.chunk);
             done.work += self.chunk;
@@ -203,21 +206,21 @@ impl Hopper {
             }
             last_ns = now_ns;
             if now_ns >= leave_ns {
-                leave_ns = self.go_over(now_ns)?;
-                last_ns = sys::now_ns();
+                last_ns = self.go_over(now_ns)?;
+                leave_ns = self.leaves_ns(last_ns);
             }
         }
         done.spent_ns += last_ns - start_ns;
         Ok(())
     }
 
-    /// To the other CPU. Returns when to leave that.
+    /// To the other CPU. Returns when it was there.
     fn go_over(&mut self, now_ns: u64) -> Result<u64> {
         self.on = 1 - self.on;
         sys::pin_to_cpu(self.cpus[self.on])?;
         let there_ns = sys::now_ns();
         self.moves.record(there_ns - now_ns);
-        Ok(self.leaves_ns(there_ns))
+        Ok(there_ns)
     }
 
     /// When to leave the CPU on which it is. If it is nearly that now, it stays until it was taken once.

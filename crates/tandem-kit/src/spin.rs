@@ -6,12 +6,8 @@ use serde::Serialize;
 use serde_json::{json, Value};
 
 use crate::arguments::{self, CpuList, MAX_THREADS};
-use crate::counted_work::{calibrate_roughly, work};
+use crate::counted_work::{between_looks, work};
 use crate::{crew, sys};
-
-/// The clock is looked at after this much work: often enough for windows of a few milliseconds, seldom enough
-/// that the work and not the clock is what is measured.
-const LOOK_EVERY_US: f64 = 20.0;
 
 /// Bounds the report's size; 100 000 windows are 83 minutes at the default 50 ms.
 const MAX_WINDOWS: f64 = 100_000.0;
@@ -66,7 +62,7 @@ pub fn run(args: &Args) -> Result<Value> {
         args.secs,
         args.window_ms
     );
-    let chunk = ((calibrate_roughly() * LOOK_EVERY_US) as u64).max(1);
+    let chunk = between_looks();
     let threads = crew::run_together(
         "spin",
         args.threads as usize,

@@ -210,10 +210,10 @@ fn conclude(
                 eprintln!("--- console of the host\n{}\n---", session.machine.tail());
             }
             let reason = trouble.unwrap_or(reason);
-            if !ours {
-                Err(LabError::Rig(reason))
-            } else {
+            if ours {
                 Err(LabError::UnderTest(format!("with the scheduler loaded: {reason}")))
+            } else {
+                Err(LabError::Rig(reason))
             }
         }
         Err(error) => Err(error),
