@@ -22,6 +22,7 @@ mod rig;
 pub mod run;
 mod session;
 pub mod shell;
+mod speed;
 mod sys;
 mod windows;
 

@@ -8,6 +8,7 @@ use crate::machine::Accel;
 use crate::progress::Progress;
 use crate::rig::Sign;
 use crate::session::{last_words, Session};
+use crate::speed::{self, Speed};
 use crate::{cache, fetch, image, kernels, noise, rig, windows, LabError};
 use serde_json::{json, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,6 +70,7 @@ struct Measured {
     commands: BTreeMap<String, String>,
     scheduler_output: BTreeMap<String, String>,
     facts: Option<tandem_agent::Facts>,
+    speed: Speed,
     wait_pct: f64,
     steal_pct: f64,
     boot_s: f64,
@@ -181,6 +183,7 @@ impl Measured {
         self.scheduler_output.extend(other.scheduler_output);
         self.commands.extend(other.commands);
         self.facts = other.facts.or(self.facts.take());
+        self.speed = other.speed;
         self.wait_pct = self.wait_pct.max(other.wait_pct);
         self.steal_pct = self.steal_pct.max(other.steal_pct);
         self.boot_s = other.boot_s;
@@ -280,6 +283,7 @@ fn measure(
     progress: &Progress,
 ) -> Result<(), LabError> {
     measured.facts = Some(session.facts.clone());
+    measured.speed = speed::measure(session);
     let begin = noise::snapshot(session.machine.pid());
     for rep in 0..experiment.reps {
         for arm in order(&experiment.arms, rep) {
@@ -500,6 +504,7 @@ fn fill(result: &mut ExperimentResult, experiment: &Experiment, measured: Measur
     result.details = json!({
         "boot_s": round1(measured.boot_s),
         "guest": measured.facts,
+        "speed": measured.speed,
         "contention": delivered,
         "host_truth": host_truth(&measured.vcpu_times),
         "scheduler_command": measured.commands,

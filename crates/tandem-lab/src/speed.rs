@@ -1,0 +1,52 @@
+//! How fast the machines are that a result was measured on, before anything competes. The outer machine's neighbours
+//! are not the lab's, and what takes time in the guest (work, wake-ups, moves) weighs more against absences of a given
+//! length the slower it is: results of two days can be compared only if these figures are alike.
+
+use crate::image;
+use crate::session::Session;
+use serde::Serialize;
+use serde_json::Value;
+use std::process::Command;
+use std::time::Duration;
+
+const KIT: &str = "tandem-kit";
+/// Short, since every boot does it; one thread that counts loops.
+const ARGS: [&str; 5] = ["spin", "--threads", "1", "--secs", "0.5"];
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Work of one thread, in millions of loops per second; `None` where it could not be measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Speed {
+    /// On the outer machine itself.
+    pub outer_mwork_per_s: Option<f64>,
+    /// On the machine under test.
+    pub tested_mwork_per_s: Option<f64>,
+}
+
+/// Measures both. Nothing may compete yet.
+pub fn measure(session: &mut Session) -> Speed {
+    let argv: Vec<String> = std::iter::once(KIT).chain(ARGS).map(str::to_string).collect();
+    let tested = session.exec(&argv, TIMEOUT).ok().and_then(|output| mwork_per_s(&output.stdout));
+    let outer = Command::new(image::binary_dir().join(KIT)).args(ARGS).output().ok();
+    let outer = outer.and_then(|output| mwork_per_s(&String::from_utf8_lossy(&output.stdout)));
+    Speed { outer_mwork_per_s: outer, tested_mwork_per_s: tested }
+}
+
+fn mwork_per_s(report: &str) -> Option<f64> {
+    let report: Value = serde_json::from_str(report.trim()).ok()?;
+    let speed = report.get("work_per_s")?.as_f64()?;
+    Some((speed / 1e5).round() / 10.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_that_is_none_says_nothing() {
+        assert_eq!(mwork_per_s("{\"work_per_s\": 320596333.0, \"workload\": \"spin\"}\n"), Some(320.6));
+        for none in ["", "{}", "[1]", "{\"work_per_s\": \"fast\"}", "{\"work_per_s\": 1"] {
+            assert_eq!(mwork_per_s(none), None, "{none}");
+        }
+    }
+}
