@@ -6,6 +6,7 @@ use crate::fetch::Parts;
 use crate::image::{self, Images};
 use crate::machine::{Accel, Machine, Size};
 use crate::progress::Progress;
+use crate::speed::{self, Speed};
 use crate::LabError;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ pub struct Session {
     pub machine: Machine,
     /// Facts of the machine under test.
     pub facts: Facts,
+    /// How fast the machines are, if times are what is measured.
+    pub speed: Speed,
     /// Is a scheduler of ours loaded just now?
     pub scheduler_loaded: bool,
     /// Competitors on the host's CPUs.
@@ -94,9 +97,16 @@ impl Session {
             Some(facts) => facts,
             None => machine.link.ask_for(SELF, Op::Hello, SHORT)?,
         };
+        // Before limits and background work are there.
+        let speed = if experiment.timed {
+            speed::measure(&mut machine.link, experiment.target())?
+        } else {
+            Speed::default()
+        };
         let mut session = Self {
             machine,
             facts,
+            speed,
             scheduler_loaded: false,
             contenders: Contenders::default(),
             scheduler: None,

@@ -2,8 +2,8 @@
 //! are not the lab's, and what takes time in the guest (work, wake-ups, moves) weighs more against absences of a given
 //! length the slower it is: results of two days can be compared only if these figures are alike.
 
-use crate::image;
-use crate::session::Session;
+use crate::link::Link;
+use crate::{image, LabError};
 use serde::Serialize;
 use serde_json::Value;
 use std::process::Command;
@@ -23,13 +23,15 @@ pub struct Speed {
     pub tested_mwork_per_s: Option<f64>,
 }
 
-/// Measures both. Nothing may compete yet.
-pub fn measure(session: &mut Session) -> Speed {
+/// Measures both, with `target` as the machine under test. Nothing may compete yet.
+pub fn measure(link: &mut Link, target: &str) -> Result<Speed, LabError> {
     let argv: Vec<String> = std::iter::once(KIT).chain(ARGS).map(str::to_string).collect();
-    let tested = session.exec(&argv, TIMEOUT).ok().and_then(|output| mwork_per_s(&output.stdout));
+    let tested = link.exec(target, &argv, TIMEOUT)?;
     let outer = Command::new(image::binary_dir().join(KIT)).args(ARGS).output().ok();
-    let outer = outer.and_then(|output| mwork_per_s(&String::from_utf8_lossy(&output.stdout)));
-    Speed { outer_mwork_per_s: outer, tested_mwork_per_s: tested }
+    Ok(Speed {
+        outer_mwork_per_s: outer.and_then(|output| mwork_per_s(&String::from_utf8_lossy(&output.stdout))),
+        tested_mwork_per_s: mwork_per_s(&tested.stdout),
+    })
 }
 
 fn mwork_per_s(report: &str) -> Option<f64> {
