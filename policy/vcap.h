@@ -192,11 +192,10 @@ POLICY u64 wait_averaged_ns(u64 mean_ns, u64 waited_ns, u64 idle_ns, u64 absence
  * The vCPU was woken after `idle_ns`; the host let it wait for `waited_ns` before it came.
  * Interrupts that woke it and left no trace in the guest may have added their
  * own waits, so not more than one mean absence is taken into the new window.
- * In the mean wait they stay, which is too long by that: with each counted apart
- * it is right, but short requests, which are judged by the longest waits and not
- * by the mean, were sent to absent vCPUs more often (p95 of EEVDF's with absences
- * of 8 ms in the lab: 1.6 instead of 0.6 with one vCPU contended, 1.8 instead of
- * 1.0 with both).
+ * In the mean wait they stay, which is too long by that. With each counted apart
+ * the mean is right, but short requests were answered later: their p95 was 1.6
+ * instead of 0.6 of EEVDF's with absences of 8 ms on one vCPU, and 1.8 instead of
+ * 1.0 on both (lab, six runs each). They are judged by the longest waits.
  */
 POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 idle_ns, u64 waited_ns)
 {
