@@ -58,11 +58,12 @@ COLD int quota_timer_by(u64 at_ns, u64 now)
 /*
  * May a task be kept waiting for quota? Not one that is about to end or has a
  * signal to answer, and none that others may wait for: pinned for a moment by
- * the kernel, or a thread of the kernel itself.
+ * the kernel, in the middle of reading under RCU, or a thread of the kernel
+ * itself.
  */
 static __always_inline bool may_park(const struct task_struct *p)
 {
-	return !k_is_exiting(p) && !k_is_kthread(p) && !k_has_signal(p) && !k_migration_disabled(p);
+	return !k_is_exiting(p) && !k_is_kthread(p) && !k_has_signal(p) && !k_migration_disabled(p) && !k_reads_rcu(p);
 }
 
 /* A task that was let go on has had its turn, or does not want it any more. */

@@ -80,6 +80,33 @@ static __always_inline bool k_migration_disabled(const struct task_struct *p)
 	return p->migration_disabled > own;
 }
 
+/*
+ * A program reads under RCU itself, so that the current task always seems to:
+ * what all programs see of it at least is theirs. Nothing is believed of it
+ * until one has looked. Where RCU is not preemptible there is nothing to ask.
+ */
+u32 k_programs_read = ~0U;
+
+static __always_inline void k_learn_reading(void)
+{
+	const struct task_struct *curr = bpf_get_current_task_btf();
+	u32 depth;
+
+	if (!bpf_core_field_exists(curr->rcu_read_lock_nesting))
+		return;
+	depth = curr->rcu_read_lock_nesting;
+	if (depth < k_programs_read)
+		k_programs_read = depth;
+}
+
+/* Was it interrupted while it reads what RCU protects? The whole machine waits for it before long. */
+static __always_inline bool k_reads_rcu(const struct task_struct *p)
+{
+	u32 own = p == bpf_get_current_task_btf() ? k_programs_read : 0;
+
+	return bpf_core_field_exists(p->rcu_read_lock_nesting) && (u32)p->rcu_read_lock_nesting > own;
+}
+
 /* May p run on one CPU only? (Migration-disabled tasks keep nr_cpus_allowed.) */
 static __always_inline bool k_is_pinned(const struct task_struct *p)
 {

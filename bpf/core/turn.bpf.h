@@ -9,6 +9,18 @@
 /* Slice of a task without company: the tick looks for company, going through dispatch would only cost. */
 #define ALONE_SLICE_NS (100 * NSEC_PER_MSEC_)
 
+/*
+ * A task that waits for longer than this is served by the clock on the wall.
+ * For some the machine waits: for one that was preempted while it reads under
+ * RCU, and for the kernel's threads, unless they are nice. The kernel's own
+ * patience with a reader is 500 ms (CONFIG_RCU_BOOST_DELAY), and it may take
+ * more than one turn.
+ */
+static __always_inline u64 longest_wait_ns(const struct task_struct *p)
+{
+	return watchdog_ns / (k_reads_rcu(p) || (k_is_kthread(p) && k_nice(p) <= 0) ? 200 : 8);
+}
+
 /* Put a task that has joined cpu's queue where its deadline belongs. */
 static __always_inline void put_in_order(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
 					 u64 now, u64 enq_flags)
@@ -17,11 +29,11 @@ static __always_inline void put_in_order(struct task_struct *p, struct task_stat
 	/* Virtual time wraps. */
 	u64 ahead = time_before_ns(c->clock[i], t->deadline) ? t->deadline - c->clock[i] : 0, due;
 	/* Those who are heavy for a moment only do not make anybody wait for seconds. */
-	u64 weight = max_u64(c->hog_weight, t->weight);
+	u64 weight = max_u64(c->hog_weight, t->weight), most_ns = longest_wait_ns(p);
 
 	t->queued_at_ns = now;
-	if (t->class == CLASS_NORMAL && waits_too_long(ahead, weight, watchdog_ns)) {
-		due = now + watchdog_ns / 8;
+	if (t->class == CLASS_NORMAL && waits_too_long(ahead, weight, 8 * most_ns)) {
+		due = now + most_ns;
 		c->late_weight = weight;
 		t->was_late = 1;
 		k_insert_ordered(p, late_queue_of(cpu), remaining(t), due, enq_flags);
@@ -43,9 +55,9 @@ static __always_inline bool take_late(struct cpu_state *c, s32 cpu)
 }
 
 /* Has it waited for this CPU for too long, whatever its deadline? */
-static __always_inline bool is_overdue(const struct task_state *t, u64 now)
+static __always_inline bool is_overdue(const struct task_struct *p, const struct task_state *t, u64 now)
 {
-	return sub_floor_u64(now, t->queued_at_ns) > watchdog_ns / 8;
+	return sub_floor_u64(now, t->queued_at_ns) > longest_wait_ns(p);
 }
 
 /* Tasks that are put back into the order by deadline at a time. */
@@ -73,7 +85,7 @@ COLD int late_no_more(u32 cpu)
 		if (!task)
 			continue;
 		t = task_state(task);
-		if (t && !is_overdue(t, now)) {
+		if (t && !is_overdue(task, t, now)) {
 			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->deadline);
 			scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, queue_of(cpu, CLASS_NORMAL), 0);
 		}
@@ -117,7 +129,7 @@ COLD int rescue_overdue(u32 cpu)
 		if (!task)
 			continue;
 		t = task_state(task);
-		if (t && is_overdue(t, now)) {
+		if (t && is_overdue(task, t, now)) {
 			t->was_late = 1;
 			c->late_due_ns = now;
 			c->late_weight = max_u64(c->hog_weight, t->weight);
@@ -137,6 +149,9 @@ static __always_inline void take_turn(struct task_struct *p, struct task_state *
 
 	if (nr_limits && may_park(p))
 		allowance = quota_allowance(t->group, now);
+	/* Whoever was let go on after a long wait goes on for a moment on debt. */
+	if (!allowance && t->admitted)
+		allowance = TANDEM_QUOTA_RUN_MIN_NS;
 	if (!allowance) {
 		/* It waited here while others used up the quota. */
 		c->run_until_ns = 0;

@@ -87,6 +87,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	if (!c)
 		return;
 	k_learn_migration();
+	k_learn_reading();
 	if (is_idle(c))
 		answer_call(c, cpu, now);
 	watch_for_leavers(c, cpu, now);
