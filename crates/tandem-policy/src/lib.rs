@@ -55,7 +55,8 @@ pub mod balance {
 /// What a vCPU gets (`policy/vcap.h`).
 pub mod vcap {
     pub use crate::ffi::safe::{
-        absence_bucket, vcap_arrive, vcap_busy, vcap_effective, vcap_fresh, vcap_wait_ns,
+        absence_bucket, vcap_arrive, vcap_busy, vcap_effective, vcap_fresh, vcap_takes_ns, vcap_wait_ns,
+        vcap_worked,
     };
 }
 
