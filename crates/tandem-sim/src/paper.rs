@@ -14,6 +14,8 @@ pub struct Experiment {
     pub scenario: &'static str,
     /// What the paper says.
     pub finding: &'static str,
+    /// Competition keeps to no rhythm, which the paper's does: [`Scenario::irregular`].
+    pub irregular: bool,
 }
 
 macro_rules! experiment {
@@ -23,6 +25,16 @@ macro_rules! experiment {
             source: $source,
             scenario: include_str!(concat!("../scenarios/", $id, ".toml")),
             finding: $finding,
+            irregular: false,
+        }
+    };
+    (irregular $id:literal, $source:literal) => {
+        Experiment {
+            id: concat!($id, "-irregular"),
+            source: $source,
+            scenario: include_str!(concat!("../scenarios/", $id, ".toml")),
+            finding: "not in the paper, where competition is periodic",
+            irregular: true,
         }
     };
 }
@@ -80,6 +92,12 @@ pub const EXPERIMENTS: &[Experiment] = &[
         "against CFS: latency 1.6 times lower, throughput 69 % higher; 5.5 and 50.5 % more cycles"
     ),
     experiment!("hpvm", "vSched, Fig. 19", "against CFS: latency 2.3 times lower, throughput 18 % higher"),
+    experiment!(irregular "fig11a", "vSched, Fig. 11a"),
+    experiment!(irregular "fig14", "vSched, Fig. 14"),
+    experiment!(irregular "fig14-filler", "vSched, Fig. 14"),
+    experiment!(irregular "fig15", "vSched, Fig. 15"),
+    experiment!(irregular "rcvm", "vSched, Figs. 18 and 20"),
+    experiment!(irregular "hpvm", "vSched, Fig. 19"),
 ];
 
 impl Experiment {
@@ -88,7 +106,8 @@ impl Experiment {
     /// # Errors
     /// None but a mistake in this crate.
     pub fn read(&self) -> Result<Scenario, SimError> {
-        Scenario::parse(self.scenario, self.id)
+        let scenario = Scenario::parse(self.scenario, self.id)?;
+        Ok(if self.irregular { scenario.irregular() } else { scenario })
     }
 }
 
@@ -105,6 +124,10 @@ mod tests {
     fn all_scenarios_are_sound_and_can_be_staged() {
         for experiment in EXPERIMENTS {
             let scenario = experiment.read().unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(scenario.name, experiment.id);
+            assert!(
+                !experiment.irregular || scenario.contention.iter().any(|competition| competition.irregular)
+            );
             for (_, member) in scenario.members().into_iter().take(2) {
                 for arm in &member.arms {
                     member

@@ -6,6 +6,8 @@ mod cmd_guest;
 mod cmd_lab;
 mod cmd_probe;
 mod cmd_sim;
+mod sim_results;
+mod sim_summary;
 mod sim_validation;
 
 use clap::{Parser, Subcommand};

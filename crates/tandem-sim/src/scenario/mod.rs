@@ -458,6 +458,32 @@ impl Scenario {
         catalog::MODELS.iter().filter(|model| wanted(model.name)).map(member).collect()
     }
 
+    /// The same with competition that keeps to no rhythm: what competed under a quota runs before everybody else, for
+    /// as long and as often on average, but at moments that nobody can foresee (both times exponential). Nothing
+    /// else limits a vCPU.
+    pub fn irregular(mut self) -> Self {
+        for vm in &mut self.vms {
+            vm.vcpu_max_us.clear();
+        }
+        for competitor in std::mem::take(&mut self.competitors) {
+            let Some((quota_us, period_us)) = competitor.max_us else {
+                self.competitors.push(competitor);
+                continue;
+            };
+            self.contention.push(Contention {
+                cpus: competitor.cpus,
+                on_us: quota_us as f64,
+                off_us: period_us.saturating_sub(quota_us) as f64,
+                irregular: true,
+                phase_us: 0.0,
+                any_phase: true,
+            });
+        }
+        self.name.push_str("-irregular");
+        self.title.push_str("; competition at moments that nobody can foresee");
+        self
+    }
+
     /// The scenario as one of its arms has it.
     pub fn with(&self, arm: &Arm) -> Self {
         let mut scenario = self.clone();
