@@ -57,9 +57,6 @@ struct vcpu_model {
 	u32 absences[TANDEM_ABSENCE_BUCKETS];	/* how many of each length */
 	u64 wait_mean_ns;	/* mean wait for the pCPU of those that woke it, also of those who did not wait */
 	u64 woken_ns;		/* when it was last woken; 0: never */
-	u64 took_ns;		/* mean run time between two sleeps of what ran here */
-	u64 usual_ns;		/* that of the same tasks wherever they ran */
-	u64 worked_ns;		/* when these two were last learned; 0: never */
 	u32 arrivals;		/* wake-ups since the last sample */
 	u32 delayed;		/* of these, how many found the pCPU taken */
 	u32 share;		/* 0..1024 */
@@ -227,39 +224,6 @@ POLICY void vcap_called(struct vcpu_model *m)
 {
 	m->demand_ns = 0;
 	m->stolen_ns = 0;
-}
-
-/* What work takes on a vCPU is taken to be within this factor of what it takes elsewhere. */
-#define TANDEM_TAKES_MOST 4U
-
-/*
- * A task that slept again after `burst_ns` of run time, which is `usual_ns` on average. Steal tells how long a vCPU
- * is away, not what it costs to come back: translations and caches are cold, and of two vCPUs with equal shares the
- * one that comes and goes more often does less. The same work shows it.
- */
-POLICY void vcap_worked(struct vcpu_model *m, u64 now_ns, u64 burst_ns, u64 usual_ns)
-{
-	usual_ns = min_u64(usual_ns, TANDEM_INACTIVE_MAX_NS);
-	burst_ns = min_u64(burst_ns, TANDEM_TAKES_MOST * usual_ns);
-	if (!m->worked_ns || now_ns - m->worked_ns >= TANDEM_STALE_NS) {
-		m->took_ns = usual_ns;
-		m->usual_ns = usual_ns;
-	}
-	m->took_ns = ewma_u64(m->took_ns, burst_ns, 5);
-	m->usual_ns = ewma_u64(m->usual_ns, usual_ns, 5);
-	m->worked_ns = now_ns;
-}
-
-/* Run time that work which takes `work_ns` elsewhere takes here. Nothing known: the same. */
-POLICY u64 vcap_takes_ns(const struct vcpu_model *m, u64 now_ns, u64 work_ns)
-{
-	u64 part;
-
-	if (!m->worked_ns || now_ns - m->worked_ns >= TANDEM_STALE_NS || !m->usual_ns)
-		return work_ns;
-	part = min_u64(m->took_ns, 1ULL << 40) * TANDEM_SCALE / m->usual_ns;
-	part = clamp_s64(part, TANDEM_SCALE / TANDEM_TAKES_MOST, TANDEM_SCALE * TANDEM_TAKES_MOST);
-	return min_u64(work_ns, 1ULL << 50) * part / TANDEM_SCALE;
 }
 
 /* Capacity to reckon with. Fails open: what is not known is ordinary. */

@@ -40,8 +40,6 @@ struct task_state {
 	u32 class;		/* enum task_class */
 	s32 left_cpu;
 	s32 run_cpu;		/* where it runs; -1: it does not */
-	s32 burst_cpu;		/* where it began to run since it last slept */
-	u32 bursts;		/* how often it slept, up to BURSTS_KNOWN */
 	s32 push_to;		/* where it shall go when it is switched out; -1: nowhere */
 	s32 home;		/* vCPU that it owns, policy/dedicate.h; -1: none */
 };

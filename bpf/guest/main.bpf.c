@@ -230,8 +230,9 @@ void BPF_STRUCT_OPS(guest_runnable, struct task_struct *p, u64 enq_flags)
 
 	if (t) {
 		group_runnable(p, t);
+		t->mean_burst_ns = ewma_u64(t->mean_burst_ns, min_u64(t->burst_ns, TANDEM_BURST_MAX_NS), 2);
+		t->burst_ns = 0;
 		t->runnable_at_ns = k_now();
-		burst_ended(t, t->runnable_at_ns);
 	}
 }
 
@@ -263,8 +264,6 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	t->was_late = 0;
 	trace(TRACE_RUNS, p->pid, 0);
 	t->run_cpu = cpu;
-	if (!t->burst_ns)
-		t->burst_cpu = cpu;
 	t->push_to = -1;
 	t->parked_at_ns = 0;
 	renew_lease(c, p->pid, now);
@@ -401,7 +400,6 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init_task, struct task_struct *p, struct scx_
 		return -ENOMEM;
 	t->left_cpu = -1;
 	t->run_cpu = -1;
-	t->burst_cpu = -1;
 	t->push_to = -1;
 	t->home = -1;
 	t->weight = TANDEM_UNIT;

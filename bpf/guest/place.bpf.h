@@ -14,7 +14,7 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 	if (!c)
 		return ~0ULL;
 	view = (struct place_view){
-		.queued_work_ns = vcap_takes_ns(&c->model, now, c->queued_work_ns),
+		.queued_work_ns = c->queued_work_ns,
 		.inactive_mean_ns = vcap_fresh(&c->model, now) ? c->model.inactive_mean_ns : 0,
 		.share = capacity_beside(c, cpu, now),
 		.idle = is_idle(c) || c->curr_class == CLASS_BEST_EFFORT,
@@ -34,7 +34,7 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 		view.absent_for_ns = f.absent_for_ns;
 		view.active_mean_ns = c->phase.on.mean_ns;
 	}
-	return place_cost_ns(&view, vcap_takes_ns(&c->model, now, work_ns));
+	return place_cost_ns(&view, work_ns);
 }
 
 /* Of vCPUs without a ban for its class, or of the others: where p is expected to be done first; -1: it may use none. */

@@ -207,28 +207,6 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 	summarise(now);
 }
 
-/* So often a task has slept when what it usually does between two sleeps is known. */
-#define BURSTS_KNOWN 8U
-
-/*
- * A task is awake again: what it ran since the sleep before is what it usually runs, and tells what work takes on the
- * vCPU where it began. Not where it ended, for it is the long runs that are moved. Where vCPUs share cores, it tells
- * of those beside it, which beside() counts already: twice, programs with barriers lost a third (simulated). The
- * model may be another vCPU's; of two who write at once one is forgotten.
- */
-static __always_inline void burst_ended(struct task_state *t, u64 now)
-{
-	u64 burst_ns = min_u64(t->burst_ns, TANDEM_BURST_MAX_NS);
-	struct cpu_state *c = cpu_state(t->burst_cpu);
-
-	if (t->bursts < BURSTS_KNOWN)
-		t->bursts++;
-	else if (c && contended && !uneven_cores && burst_ns && t->class == CLASS_NORMAL && t->mean_burst_ns < TANDEM_HOG_NS)
-		vcap_worked(&c->model, now, burst_ns, t->mean_burst_ns);
-	t->mean_burst_ns = ewma_u64(t->mean_burst_ns, burst_ns, 2);
-	t->burst_ns = 0;
-}
-
 /* Since when is a vCPU that has work inactive, as far as this CPU can know? 0: it is active. */
 static __always_inline u64 inactive_for(struct cpu_state *c, s32 cpu, u64 now)
 {

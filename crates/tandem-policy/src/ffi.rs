@@ -159,16 +159,6 @@ pub mod safe {
         unsafe { super::vcap_wait_ns(model, now_ns) }
     }
 
-    pub fn vcap_worked(model: &mut vcpu_model, now_ns: u64, burst_ns: u64, usual_ns: u64) {
-        // SAFETY: the reference is valid for the call and the function keeps no pointer.
-        unsafe { super::vcap_worked(model, now_ns, burst_ns, usual_ns) }
-    }
-
-    pub fn vcap_takes_ns(model: &vcpu_model, now_ns: u64, work_ns: u64) -> u64 {
-        // SAFETY: as above; read only.
-        unsafe { super::vcap_takes_ns(model, now_ns, work_ns) }
-    }
-
     pub fn vcap_effective(model: &vcpu_model, now_ns: u64) -> u32 {
         // SAFETY: as above; read only.
         unsafe { super::vcap_effective(model, now_ns) }

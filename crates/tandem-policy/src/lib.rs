@@ -55,8 +55,7 @@ pub mod balance {
 /// What a vCPU gets (`policy/vcap.h`).
 pub mod vcap {
     pub use crate::ffi::safe::{
-        absence_bucket, vcap_arrive, vcap_busy, vcap_effective, vcap_fresh, vcap_takes_ns, vcap_wait_ns,
-        vcap_worked,
+        absence_bucket, vcap_arrive, vcap_busy, vcap_effective, vcap_fresh, vcap_wait_ns,
     };
 }
 
