@@ -7,6 +7,8 @@ use tandem_probe::emulated::core::EmulatedCore;
 use tandem_probe::share::{on_core, Sample};
 
 const MS: u64 = 1_000_000;
+/// An absence that is no longer than this is taken for an interrupt.
+const LONGEST_MISSED_NS: u64 = 300_000;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn with(mut core: EmulatedCore, set: impl FnOnce(&mut EmulatedCore)) -> EmulatedCore {
@@ -65,12 +67,12 @@ proptest! {
         let before = core.stolen_ns();
         let sample = on_core(&mut core, SECOND);
         let truth = 1.0 - (core.stolen_ns() - before) as f64 / sample.wall_ns as f64;
-        // Absences below the least that counts as one are missed: interrupts are as long.
+        // Absences no longer than the least that counts as one are missed: interrupts are as long.
         let missed = match (reports_steal, irregular) {
             (true, _) => 0.02,
             (false, true) => 0.05,
             // All of them, if each is.
-            (false, false) if off_ns < 300_000 => 0.02 + off_ns as f64 / (period_ms * MS) as f64,
+            (false, false) if off_ns <= LONGEST_MISSED_NS => 0.02 + off_ns as f64 / (period_ms * MS) as f64,
             (false, false) => 0.02,
         };
         prop_assert!((share(&sample) - truth).abs() < missed, "truth {truth}, {sample:?}");
