@@ -56,7 +56,8 @@ impl EvidenceCmd {
     }
 }
 
-fn file_of(store: &Path, name: &str) -> PathBuf {
+/// Where an experiment's result is kept.
+pub fn file_of(store: &Path, name: &str) -> PathBuf {
     store.join(format!("{name}.json"))
 }
 

@@ -1,5 +1,6 @@
 //! `tandem sim results`: all experiments of the papers, simulated and written up.
 
+use crate::cmd_evidence::file_of;
 use crate::cmd_sim::{compare, Effort};
 use crate::sim_summary;
 use crate::sim_validation::Comparison;
@@ -15,6 +16,7 @@ pub fn write(page: &Path, effort: &Effort) -> anyhow::Result<()> {
     let folder = page.parent().unwrap_or(Path::new("."));
     let figures = folder.join("figures");
     std::fs::create_dir_all(&figures).with_context(|| format!("creating {}", figures.display()))?;
+    let store = folder.join("evidence");
     let book = folder.join("evidence.toml");
     let claimed = if book.exists() { Some(Book::load(&book)?) } else { None };
     let mut text = format!(
@@ -39,10 +41,10 @@ pub fn write(page: &Path, effort: &Effort) -> anyhow::Result<()> {
         text.push_str(&sim_summary::in_words(&result));
         if claimed.as_ref().is_some_and(|book| book.is_simulated(experiment.id)) {
             sim_summary::add_to(&mut result);
-            result.save(&folder.join(format!("evidence/{}.json", experiment.id)))?;
+            result.save(&file_of(&store, experiment.id))?;
         }
     }
-    let lab = folder.join("evidence/validation.json");
+    let lab = file_of(&store, "validation");
     if lab.exists() {
         let lab = ExperimentResult::load(&lab).with_context(|| format!("reading {}", lab.display()))?;
         let comparison = Comparison::with(&lab, effort.seeds, effort.threads())?;

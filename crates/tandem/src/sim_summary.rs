@@ -10,18 +10,22 @@ const BASES: [&str; 2] = ["cfs", "eevdf"];
 /// One kind of figure of all programs.
 struct Family<'a> {
     /// Its name without the program's.
-    figure: String,
+    figure: &'a str,
     better: Better,
     /// Program and its figures.
     members: Vec<(&'a str, &'a Metric)>,
 }
 
-/// How an arm compares with a base.
-struct Comparison {
+/// How an arm compares with a base by one kind of figure.
+struct Comparison<'a> {
+    figure: &'a str,
+    better: Better,
+    arm: &'a str,
+    base: &'static str,
     /// Geometric mean over the programs, one for each seed.
     means: Vec<f64>,
     /// The program that fares worst by the median over the seeds, and that median.
-    worst: (String, f64),
+    worst: (&'a str, f64),
 }
 
 fn families(result: &ExperimentResult) -> Vec<Family<'_>> {
@@ -30,21 +34,17 @@ fn families(result: &ExperimentResult) -> Vec<Family<'_>> {
         let Some((program, figure)) = metric.name.rsplit_once(": ") else { continue };
         match found.iter_mut().find(|family| family.figure == figure) {
             Some(family) => family.members.push((program, metric)),
-            None => found.push(Family {
-                figure: figure.to_owned(),
-                better: metric.better,
-                members: vec![(program, metric)],
-            }),
+            None => found.push(Family { figure, better: metric.better, members: vec![(program, metric)] }),
         }
     }
     found.retain(|family| family.members.len() >= LEAST_PROGRAMS);
     found
 }
 
-impl Family<'_> {
+impl<'a> Family<'a> {
     /// Seeds belong together. Programs of which one of both has nothing in some seed are left out.
-    fn compare(&self, arm: &str, base: &str) -> Option<Comparison> {
-        let ratios: Vec<(&str, Vec<f64>)> = self
+    fn compare(&self, arm: &'a str, base: &'static str) -> Option<Comparison<'a>> {
+        let ratios: Vec<(&'a str, Vec<f64>)> = self
             .members
             .iter()
             .filter_map(|(program, metric)| {
@@ -61,25 +61,22 @@ impl Family<'_> {
         let mean = |seed: usize| {
             (ratios.iter().map(|(_, ratios)| ratios[seed].ln()).sum::<f64>() / ratios.len() as f64).exp()
         };
-        let medians =
-            ratios.iter().filter_map(|(program, ratios)| Some(((*program).to_owned(), median(ratios)?)));
+        let medians = ratios.iter().filter_map(|(program, ratios)| Some((*program, median(ratios)?)));
         let worst = match self.better {
             Better::Higher => medians.min_by(|a, b| a.1.total_cmp(&b.1)),
             Better::Lower => medians.max_by(|a, b| a.1.total_cmp(&b.1)),
         };
-        Some(Comparison { means: (0..seeds).map(mean).collect(), worst: worst? })
+        let means = (0..seeds).map(mean).collect();
+        Some(Comparison { figure: self.figure, better: self.better, arm, base, means, worst: worst? })
     }
 }
 
-fn comparisons(result: &ExperimentResult) -> Vec<(String, Better, String, &'static str, Comparison)> {
+fn comparisons(result: &ExperimentResult) -> Vec<Comparison<'_>> {
     let mut found = Vec::new();
     for family in families(result) {
         for base in BASES {
-            for arm in result.arms.iter().filter(|arm| *arm != base) {
-                if let Some(comparison) = family.compare(arm, base) {
-                    found.push((family.figure.clone(), family.better, arm.clone(), base, comparison));
-                }
-            }
+            let arms = result.arms.iter().filter(|arm| *arm != base);
+            found.extend(arms.filter_map(|arm| family.compare(arm, base)));
         }
     }
     found
@@ -87,18 +84,19 @@ fn comparisons(result: &ExperimentResult) -> Vec<(String, Better, String, &'stat
 
 /// Adds it as metrics, named `p95, mean over cfs` and `p95, worst over cfs`: ratios, one for each seed, and one.
 pub fn add_to(result: &mut ExperimentResult) {
-    let baseline = result.baseline.clone();
-    for (figure, better, arm, base, comparison) in comparisons(result) {
+    let measured = result.clone();
+    let baseline = measured.baseline.as_str();
+    for Comparison { figure, better, arm, base, means, worst: (_, least) } in comparisons(&measured) {
         // Ratios to another base are no ratios to the baseline: they stand by themselves.
         if base != baseline && arm == baseline {
             continue;
         }
         let mean = result.metric_mut(&format!("{figure}, mean over {base}"), "", better);
         if base == baseline && mean.samples_of(base).is_empty() {
-            comparison.means.iter().for_each(|_| mean.push(base, 1.0));
+            means.iter().for_each(|_| mean.push(base, 1.0));
         }
-        comparison.means.iter().for_each(|sample| mean.push(&arm, *sample));
-        result.metric_mut(&format!("{figure}, worst over {base}"), "", better).push(&arm, comparison.worst.1);
+        means.iter().for_each(|sample| mean.push(arm, *sample));
+        result.metric_mut(&format!("{figure}, worst over {base}"), "", better).push(arm, least);
     }
     result.compute_ratios(true);
 }
@@ -107,7 +105,7 @@ pub fn add_to(result: &mut ExperimentResult) {
 pub fn in_words(result: &ExperimentResult) -> String {
     comparisons(result)
         .into_iter()
-        .map(|(figure, _, arm, base, Comparison { means, worst: (program, least) })| {
+        .map(|Comparison { figure, arm, base, means, worst: (program, least), .. }| {
             let (low, high) =
                 means.iter().fold((f64::MAX, 0.0_f64), |(low, high), mean| (low.min(*mean), high.max(*mean)));
             let mean = median(&means).unwrap_or(f64::NAN);
