@@ -100,6 +100,8 @@ pub enum Irq {
     Arrival {
         /// Stream.
         stream: usize,
+        /// When it reached the machine.
+        at: Ns,
     },
     /// A device.
     Device {

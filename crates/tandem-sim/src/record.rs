@@ -16,6 +16,8 @@ pub struct Latencies {
     pub total: Vec<(Ns, Ns)>,
     /// When the service began, and how long that was after the arrival, ns.
     pub queue: Vec<(Ns, Ns)>,
+    /// When the guest took the interrupt, and how long that was after the arrival, ns.
+    pub delivery: Vec<(Ns, Ns)>,
 }
 
 /// Somebody begins to run.
@@ -70,6 +72,13 @@ impl Record {
     pub fn queued(&mut self, now: Ns, stream: usize, wait: Ns) {
         if now >= self.from {
             self.latencies.entry(stream).or_default().queue.push((now, wait));
+        }
+    }
+
+    /// A request's interrupt has been taken.
+    pub fn delivered(&mut self, now: Ns, stream: usize, late: Ns) {
+        if now >= self.from {
+            self.latencies.entry(stream).or_default().delivery.push((now, late));
         }
     }
 

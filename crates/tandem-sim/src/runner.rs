@@ -1,7 +1,7 @@
 //! Runs scenarios: every arm with every seed, as many at a time as there are CPUs. What comes out does not depend on how
 //! many that are.
 
-use crate::record::percentile;
+use crate::record::{percentile, Latencies};
 use crate::scenario::{MetricSpec, Scenario, Stage, What};
 use crate::SimError;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -79,12 +79,11 @@ fn figure(stage: &Stage, metric: &MetricSpec) -> Option<f64> {
     let (from, to) =
         metric.between_s.map_or((record.from, stage.end), |(from, to)| (ns(from), ns(to).min(stage.end)));
     let seconds = (to - from) as f64 / 1e9;
-    let latencies = |queue: bool| {
+    let latencies = |of: fn(&Latencies) -> &Vec<(u64, u64)>| {
         let mut all = Vec::new();
         for (_, stream) in workloads().flat_map(|w| &w.streams).filter(|(name, _)| wanted(name)) {
             if let Some(found) = record.latencies.get(stream) {
-                let list = if queue { &found.queue } else { &found.total };
-                all.extend(list.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, ns)| *ns));
+                all.extend(of(found).iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, ns)| *ns));
             }
         }
         all
@@ -96,13 +95,14 @@ fn figure(stage: &Stage, metric: &MetricSpec) -> Option<f64> {
     };
     let tasks = || workloads().flat_map(|w| &w.tasks).filter(|(name, _)| wanted(name)).map(|(_, task)| *task);
     match metric.what {
-        What::Latency => of_latencies(latencies(false)),
-        What::QueueTime => of_latencies(latencies(true)),
+        What::Latency => of_latencies(latencies(|l| &l.total)),
+        What::QueueTime => of_latencies(latencies(|l| &l.queue)),
+        What::DeliveryTime => of_latencies(latencies(|l| &l.delivery)),
         What::Wakeup => {
             let late = tasks().filter_map(|task| record.wakeups.get(&task)).flatten();
             of_latencies(late.filter(|(at, _)| (from..to).contains(at)).map(|(_, ns)| *ns).collect())
         }
-        What::Requests => Some(latencies(false).len() as f64 / seconds),
+        What::Requests => Some(latencies(|l| &l.total).len() as f64 / seconds),
         // Servers have no rounds.
         What::Rounds if workloads().all(|w| !w.streams.is_empty()) => None,
         What::Rounds => Some(tasks().map(|task| record.rounds(task, from, to)).sum::<u64>() as f64 / seconds),

@@ -382,11 +382,12 @@ impl Machine {
         r.waiting.push_back(now);
         let world = r.world;
         self.queue.add(now + wait, Event::Arrival { stream });
-        self.interrupt(world, cpu, Irq::Arrival { stream });
+        self.interrupt(world, cpu, Irq::Arrival { stream, at: now });
     }
 
     /// Its interrupt has been handled: a server that has nothing to do gets it.
-    pub(super) fn request_arrived(&mut self, stream: usize, cpu: usize) {
+    pub(super) fn request_arrived(&mut self, stream: usize, at: Ns, cpu: usize) {
+        self.record.delivered(self.now, stream, self.now.saturating_sub(at));
         let r = &mut self.requests[stream];
         if r.waiting.is_empty() || r.idle.is_empty() {
             return;

@@ -87,7 +87,7 @@ impl Machine {
     }
 
     /// Is a task in the hands of a policy? Its number there.
-    fn number(&self, task: usize) -> Option<usize> {
+    pub(super) fn number(&self, task: usize) -> Option<usize> {
         self.tasks[task].scx.filter(|_| !self.tasks[task].real_time)
     }
 

@@ -62,7 +62,7 @@ impl Machine {
                 }
             }
             Irq::Tick => self.tick(world, cpu),
-            Irq::Arrival { stream } => self.request_arrived(stream, cpu),
+            Irq::Arrival { stream, at } => self.request_arrived(stream, at, cpu),
             Irq::Device { device, task } => self.device_done(device, task, cpu),
             Irq::BpfTimer { timer, turn } => self.fire(world, cpu, timer, turn),
         }
@@ -193,8 +193,9 @@ impl Machine {
         self.tasks[task].runnable_since = self.now;
         self.vcpu_waits(task);
         let idle = self.worlds[world].cpus[target].curr.is_none();
-        if waker.is_some() && waker != Some(target) && idle {
-            // The other CPU does the rest (TTWU_QUEUE).
+        if waker.is_some() && waker != Some(target) && idle && self.number(task).is_none() {
+            // The other CPU does the rest (TTWU_QUEUE). The guest scheduler does not allow that where the host reports
+            // steal: the other CPU may be away, and until it is back nobody could take the task over.
             let list = &mut self.cpu(world, target).wake_list;
             list.push(task);
             if list.len() == 1 {

@@ -141,6 +141,8 @@ pub enum What {
     Latency,
     /// From a request's arrival to the beginning of its service, microseconds.
     QueueTime,
+    /// From a request's arrival until the guest has taken its interrupt, microseconds. Whoever runs where, it is the same.
+    DeliveryTime,
     /// From the end of a sleep to running, microseconds.
     Wakeup,
     /// Requests served per second.
@@ -159,7 +161,7 @@ impl What {
     /// Unit of the figure, and whether more of it is better.
     pub fn unit(self) -> (&'static str, bool) {
         match self {
-            What::Latency | What::QueueTime | What::Wakeup => ("us", false),
+            What::Latency | What::QueueTime | What::DeliveryTime | What::Wakeup => ("us", false),
             What::Requests | What::Rounds => ("1/s", true),
             What::Migrations => ("1/s", false),
             What::Cpus | What::Cores => ("", true),
