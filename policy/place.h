@@ -9,12 +9,14 @@
  *     expected absence + (work queued there + work of this task) / share
  *
  * where the expected absence of an idle vCPU is what those who woke it have had
- * to wait on average (policy/vcap.h), and that of one known to be inactive now
- * is the mean absence less the time that has passed. Work is the mean run time
- * between two sleeps, of tasks already there not more than one turn each. Where
- * the rhythm of the vCPU is known (policy/phase.h) it replaces the chances: the
- * task waits for as long as the vCPU will be away, and work that fits before it
- * is taken again is done at full speed.
+ * to wait on average (policy/vcap.h), less if it slept only a moment ago, and
+ * that of one known to be inactive now is the mean absence less the time that
+ * has passed. One that works, at best effort too, is there; the longer it has
+ * been, the sooner it will be taken, and instead of its share that is reckoned
+ * with. Work is the mean run time between two sleeps, of tasks already there not
+ * more than one turn each. Where the rhythm of the vCPU is known (policy/phase.h)
+ * it replaces the chances: the task waits for as long as the vCPU will be away,
+ * and work that fits before it is taken again is done at full speed.
  *
  * This is vSched's bvs (EuroSys'25, section 3.2) as one number instead of a list
  * of cases: a vCPU of low latency that is idle, or does best-effort work and has
@@ -42,6 +44,14 @@
  * that whoever asks for a short answer suffers from.
  */
 #define TANDEM_WAIT_CAUTION 2U
+/*
+ * A vCPU that has just been woken by an interrupt, and is asked where the task shall go that this wakes, is there: the
+ * task need not wait. But it will sleep there, and what wakes it the next time (its timer, the same device) wakes it there.
+ */
+#define TANDEM_WAIT_AGAIN 1U
+
+/* Whoever may have to wait for an idle vCPU for longer than this, on average, has a second one woken. */
+#define TANDEM_HEDGE_WAIT_NS (300 * NSEC_PER_USEC_)
 
 struct place_view {
 	u64 queued_work_ns;	/* one turn of each task that runs or waits there */
@@ -51,8 +61,10 @@ struct place_view {
 	u64 active_for_ns;	/* foreseen: until it is taken away; 0: it is away */
 	u64 absent_for_ns;	/* foreseen: until it is back; 0: it is there */
 	u64 active_mean_ns;	/* foreseen: how long it stays then */
+	u64 there_for_ns;	/* since it came back last, without a pause; 0: not known */
 	u32 share;		/* 0..1024 */
 	bool idle;
+	bool here;		/* whoever asks runs there: on its pCPU now, if idle since an interrupt woke it */
 	bool foreseen;		/* its rhythm is known */
 };
 
@@ -74,6 +86,18 @@ POLICY u64 place_drain_ns(u64 work_ns, u32 share)
 	return min_u64(work_ns, 1ULL << 50) * TANDEM_SCALE / (share ? share : 1);
 }
 
+/*
+ * What absences cost work that begins now, on average. A vCPU that has just come back stays for the longest time; one that
+ * has been there for long is soon taken. By share alone both would be the same.
+ */
+POLICY u64 place_taken_ns(const struct place_view *c, u64 work_ns)
+{
+	u64 stays = c->inactive_mean_ns * c->share / (TANDEM_SCALE - c->share);
+	u64 left = max_u64(max_u64(sub_floor_u64(stays, c->there_for_ns), stays / 2), 1);
+
+	return c->inactive_mean_ns * work_ns / left;
+}
+
 POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 {
 	u64 share = c->share ? c->share : 1, absence = 0, work = c->queued_work_ns + work_ns;
@@ -87,8 +111,20 @@ POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 	if (c->inactive_for_ns)
 		absence = max_u64(sub_floor_u64(c->inactive_mean_ns, c->inactive_for_ns), c->inactive_mean_ns / 4);
 	else if (c->idle)
-		absence = TANDEM_WAIT_CAUTION * c->wait_ns;
+		absence = (c->here ? TANDEM_WAIT_AGAIN : TANDEM_WAIT_CAUTION) * c->wait_ns;
+	if (!absence && c->there_for_ns && c->inactive_mean_ns && share < TANDEM_SCALE)
+		return work + place_taken_ns(c, min_u64(work, 1ULL << 30));
 	return absence + work * TANDEM_SCALE / share;
+}
+
+/*
+ * Is it worth waking a second vCPU for a task that waits for an idle one? Nobody knows which of them is there; the first
+ * that comes takes the task. It costs the host a wake-up for nothing, as often as not, and is worth that only where the
+ * first may be long in coming.
+ */
+POLICY bool hedge_pays(u64 wait_ns)
+{
+	return wait_ns >= TANDEM_HEDGE_WAIT_NS;
 }
 
 /* Should a CPU-bound task leave a vCPU of share `from` for an idle one of share `to`? */

@@ -5,7 +5,9 @@
  *
  * A straggler, a vCPU that gets about a tenth of what the others get, makes
  * all of a program wait for the one thread that is there; it takes best-effort
- * work only. Of vCPUs that are stacked on one hardware thread one works and
+ * work only. Where threads do not wait for one another, nobody waits for that
+ * one, and it gives what it can: others that are never idle, for as long as it
+ * has work, do not wait for it. (The paper leaves it empty all the same.) Of vCPUs that are stacked on one hardware thread one works and
  * the others stay empty: together they are no faster than one, and the host
  * switches between them at moments of its own choosing. A parked vCPU was
  * taken out of use, by the operator or because the VM has more vCPUs than the
@@ -41,6 +43,14 @@
 /* Samples of its share that must have been taken: the first ones are chance. */
 #define TANDEM_STRAGGLER_SAMPLES 3U
 
+/*
+ * Part of the time in which some other vCPU is idle although the straggler has work, or is kept from it: from the first
+ * on others wait for it, below the second they do not. Looked at this often; one look counts for a sixteenth.
+ */
+#define TANDEM_HOLDS_UP 256U
+#define TANDEM_HOLDS_UP_NO_MORE 128U
+#define TANDEM_HOLDS_UP_EVERY_NS (20 * NSEC_PER_MSEC_)
+
 struct straggler_view {
 	u64 others_sum;		/* shares of all other vCPUs that are in use, summed */
 	u32 others;		/* how many these are */
@@ -60,6 +70,20 @@ POLICY bool is_straggler(const struct straggler_view *v)
 	if (v->since_ns < TANDEM_BAN_HOLD_NS)
 		return v->banned;
 	return v->banned ? all * TANDEM_STRAGGLER_ABOVE < v->others_sum : all * TANDEM_STRAGGLER_BELOW <= v->others_sum;
+}
+
+/* The part of the time with one more look. */
+POLICY u32 held_up(u32 part, bool others_idle)
+{
+	return (u32)ewma_u64(part, others_idle ? TANDEM_SCALE : 0, 4);
+}
+
+/* Do others wait for a straggler, so that it is better left without normal work? What was decided stays for a while. */
+POLICY bool holds_others_up(u32 part, bool banned, u64 since_ns)
+{
+	if (since_ns < TANDEM_BAN_HOLD_NS)
+		return banned;
+	return part >= (banned ? TANDEM_HOLDS_UP_NO_MORE : TANDEM_HOLDS_UP);
 }
 
 /* May a vCPU with these bans take normal work that could go elsewhere? */

@@ -32,15 +32,19 @@
 #define TANDEM_STALE_NS (3000 * NSEC_PER_MSEC_)
 /*
  * Windows this far below the average, as many in a row, are news: what is known of others is old. One alone is not:
- * where absences are irregular and a window holds two of them on average, every seventh is that low by chance.
+ * where absences are irregular and a window holds two of them on average, every seventh is that low by chance. Where
+ * windows differ by so much anyway, it takes more of them.
  */
 #define TANDEM_DROP_SHARE 300U
 #define TANDEM_DROP_WINDOWS 2U
+#define TANDEM_DROP_DOUBTFUL 4U
 /* Below this share a vCPU counts as contended (5-8 % steal is ordinary noise). */
 #define TANDEM_CONTENDED_SHARE 860U
 
 /* Short wake-ups that make one sample. */
 #define TANDEM_ARRIVALS 16U
+/* So many wake-ups right after it slept tell whether it can be relied on then. */
+#define TANDEM_SOON_KNOWN 4U
 /* No absence is taken for longer than this. */
 #define TANDEM_INACTIVE_MAX_NS (200 * NSEC_PER_MSEC_)
 
@@ -56,13 +60,17 @@ struct vcpu_model {
 	u64 absent_ns;		/* sum of all absences */
 	u32 absences[TANDEM_ABSENCE_BUCKETS];	/* how many of each length */
 	u64 wait_mean_ns;	/* mean wait for the pCPU of those that woke it, also of those who did not wait */
+	u64 woken_soon_ns;	/* mean wait of those who woke it soon after it slept */
 	u64 woken_ns;		/* when it was last woken; 0: never */
 	u32 arrivals;		/* wake-ups since the last sample */
 	u32 delayed;		/* of these, how many found the pCPU taken */
+	u32 soon;		/* how many woke it soon after it slept */
 	u32 share;		/* 0..1024 */
 	u32 steady_share;	/* the same over more samples */
+	u32 share_dev;		/* how far samples are from that, on average */
 	u32 samples;
 	u32 low;		/* windows in a row that were far below the average */
+	u32 low_below;		/* what that was before the first of them */
 };
 
 /* Outcome of an observation, a bit set. */
@@ -118,11 +126,13 @@ POLICY u64 vcap_window_ns(const struct vcpu_model *m)
 
 POLICY u32 vcap_sample(struct vcpu_model *m, u64 now_ns, u32 sample)
 {
-	u32 out = VCAP_SAMPLED;
+	u32 out = VCAP_SAMPLED, off = sample > m->steady_share ? sample - m->steady_share : m->steady_share - sample;
 	bool known;
 
-	m->low = m->samples && sample + TANDEM_DROP_SHARE < m->steady_share ? m->low + 1 : 0;
-	if (m->low >= TANDEM_DROP_WINDOWS) {
+	if (!m->low)
+		m->low_below = m->steady_share;
+	m->low = m->samples && sample + TANDEM_DROP_SHARE < m->low_below ? m->low + 1 : 0;
+	if (m->low >= (m->share_dev < TANDEM_DROP_SHARE / 2 ? TANDEM_DROP_WINDOWS : TANDEM_DROP_DOUBTFUL)) {
 		m->low = 0;
 		out |= VCAP_DROPPED;
 	}
@@ -130,6 +140,7 @@ POLICY u32 vcap_sample(struct vcpu_model *m, u64 now_ns, u32 sample)
 	known = m->samples && m->updated_ns;
 	m->share = known ? (u32)ewma_u64(m->share, sample, 1) : sample;
 	m->steady_share = known ? (u32)ewma_u64(m->steady_share, sample, 3) : sample;
+	m->share_dev = m->samples ? (u32)ewma_u64(m->share_dev, off, 3) : 0;
 	m->samples++;
 	m->updated_ns = now_ns;
 	m->demand_ns = 0;
@@ -171,6 +182,12 @@ POLICY u64 vcap_wait_ns(const struct vcpu_model *m, u64 now_ns)
 	return m->inactive_mean_ns * (TANDEM_SCALE - share) / TANDEM_SCALE;
 }
 
+/* Wake-ups further apart than this know nothing of each other: the length of an absence. */
+POLICY u64 wait_apart_ns(const struct vcpu_model *m)
+{
+	return max_u64(min_u64(m->inactive_mean_ns, TANDEM_INACTIVE_MAX_NS), NSEC_PER_MSEC_);
+}
+
 /*
  * The mean wait with one more. Who is woken again right after it slept is there
  * because it was there a moment ago: that says nothing new, and wake-ups come
@@ -178,14 +195,28 @@ POLICY u64 vcap_wait_ns(const struct vcpu_model *m, u64 now_ns)
  * the length of an absence; it is the mean over time that somebody meets who
  * comes at any moment.
  */
-POLICY u64 wait_averaged_ns(u64 mean_ns, u64 waited_ns, u64 idle_ns, u64 absence_ns)
+POLICY u64 wait_averaged_ns(u64 mean_ns, u64 waited_ns, u64 idle_ns, u64 apart_ns)
 {
-	u64 apart_ns = max_u64(min_u64(absence_ns, TANDEM_INACTIVE_MAX_NS), NSEC_PER_MSEC_);
 	u64 part = min_u64(idle_ns, apart_ns);
 
 	if (waited_ns >= mean_ns)
 		return mean_ns + (waited_ns - mean_ns) * part / apart_ns / 8;
 	return mean_ns - (mean_ns - waited_ns) * part / apart_ns / 8;
+}
+
+/*
+ * How long somebody waits who wakes it after it slept for `idle_ns`. A vCPU that
+ * slept a moment ago was on its pCPU then. Whether it still is depends on the
+ * host: a neighbour that only waits for it to sleep takes its pCPU at once, one
+ * that comes and goes by itself has hardly had time to. So it is measured.
+ */
+POLICY u64 vcap_wait_after_ns(const struct vcpu_model *m, u64 now_ns, u64 idle_ns)
+{
+	u64 wait_ns = vcap_wait_ns(m, now_ns), apart_ns = wait_apart_ns(m);
+
+	if (m->soon < TANDEM_SOON_KNOWN || m->woken_soon_ns >= wait_ns || idle_ns >= apart_ns)
+		return wait_ns;
+	return m->woken_soon_ns + (wait_ns - m->woken_soon_ns) * idle_ns / apart_ns;
 }
 
 /*
@@ -199,10 +230,14 @@ POLICY u64 wait_averaged_ns(u64 mean_ns, u64 waited_ns, u64 idle_ns, u64 absence
  */
 POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 idle_ns, u64 waited_ns)
 {
-	u64 wait_ns = m->inactive_events ? min_u64(waited_ns, m->inactive_mean_ns) : 0;
+	u64 wait_ns = m->inactive_events ? min_u64(waited_ns, m->inactive_mean_ns) : 0, apart_ns = wait_apart_ns(m);
+	u64 counted_ns = min_u64(waited_ns, TANDEM_INACTIVE_MAX_NS);
 
-	m->wait_mean_ns = wait_averaged_ns(vcap_wait_ns(m, now_ns), min_u64(waited_ns, TANDEM_INACTIVE_MAX_NS), idle_ns,
-					   m->inactive_mean_ns);
+	m->wait_mean_ns = wait_averaged_ns(vcap_wait_ns(m, now_ns), counted_ns, idle_ns, apart_ns);
+	if (idle_ns < apart_ns / 4) {
+		m->woken_soon_ns = m->soon ? ewma_u64(m->woken_soon_ns, counted_ns, 3) : counted_ns;
+		m->soon += m->soon < TANDEM_SOON_KNOWN;
+	}
 	m->woken_ns = now_ns;
 	m->demand_ns = wait_ns;
 	m->stolen_ns = wait_ns;
@@ -232,15 +267,24 @@ POLICY u32 vcap_effective(const struct vcpu_model *m, u64 now_ns)
 	return vcap_fresh(m, now_ns) ? (m->share ? m->share : 1) : TANDEM_SCALE;
 }
 
-/* By both measures: of one that shall be left the better, of one that shall be taken the worse. */
+/*
+ * By both measures, and by how sure they are: of one that shall be left the better, of one that shall be taken the worse.
+ * Where absences are irregular, samples of vCPUs that are all alike differ by half, and of many such vCPUs one always
+ * looks better by chance. Two that are told apart differ by their mean deviation, half of which is taken from each; of a
+ * mean over eight samples that is more than two standard errors.
+ */
 POLICY u32 vcap_at_best(const struct vcpu_model *m, u64 now_ns)
 {
-	return vcap_fresh(m, now_ns) && m->steady_share > m->share ? m->steady_share : vcap_effective(m, now_ns);
+	if (!vcap_fresh(m, now_ns))
+		return vcap_effective(m, now_ns);
+	return (u32)min_u64(max_u64(m->share, m->steady_share) + m->share_dev / 2, TANDEM_SCALE);
 }
 
 POLICY u32 vcap_at_worst(const struct vcpu_model *m, u64 now_ns)
 {
-	return vcap_fresh(m, now_ns) && m->steady_share < m->share ? max_u64(m->steady_share, 1) : vcap_effective(m, now_ns);
+	if (!vcap_fresh(m, now_ns))
+		return vcap_effective(m, now_ns);
+	return (u32)max_u64(sub_floor_u64(min_u64(m->share, m->steady_share), m->share_dev / 2), 1);
 }
 
 #endif

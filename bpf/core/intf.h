@@ -53,6 +53,7 @@ enum counter {
 	CNT_EVICTED,		/* tasks sent away from a vCPU that is left without work */
 	CNT_HELD,		/* best-effort work interrupted because another vCPU of its stack got normal work */
 	CNT_HINTED,		/* wake-ups of tasks that shall answer soon by the user's word */
+	CNT_HEDGED,		/* wake-ups for which a second idle vCPU was woken, too */
 	CNT_LEASES,		/* threads that were given a vCPU of their own */
 	NR_COUNTERS,
 };
@@ -110,6 +111,7 @@ struct surroundings {
 struct review {
 	u64 shares;		/* of the vCPUs that are measured, summed */
 	u32 counted;
+	u32 idle;		/* vCPUs in use that have nothing to do */
 	u32 banned;
 	u32 usable;
 };
@@ -176,7 +178,11 @@ struct cpu_state {
 	s32 owner_pid;		/* policy/dedicate.h; 0: nobody (atomic, any CPU) */
 	u64 owner_seen_ns;	/* when its owner last had a turn */
 	struct review review;
-	u64 banned_at_ns;	/* when it became a straggler, or ceased to be one */
+	u32 straggles;		/* it is a straggler by its share, banned or not */
+	u32 held_up;		/* how often others are idle beside its work: parts of TANDEM_SCALE */
+	u64 straggles_at_ns;	/* when it became a straggler, or ceased to be one */
+	u64 banned_at_ns;	/* when its ban as one began, or ended */
+	u64 held_up_at_ns;	/* when that was last looked at */
 	/* Harvesting, policy/harvest.h: this CPU as the one that is left, */
 	u64 harvest_at_ns;	/* for when its timer is armed */
 	u64 departs_at_ns;	/* since when a task is being switched out in order to leave; 0: none is */

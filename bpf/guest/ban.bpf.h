@@ -100,24 +100,46 @@ COLD int is_spare(u32 cpu)
 	return 0;
 }
 
-/* Apart from the loop that asks it: the verifier would follow each of its paths through every round. */
-COLD u32 bans_of(u32 cpu, u64 shares, u32 counted, u64 now)
+/* Shall a vCPU that straggles by its share be left to best-effort work? `others_idle`: some other has nothing to do. */
+static __always_inline bool keeps_others_waiting(struct cpu_state *c, s32 cpu, bool others_idle, u64 now)
 {
-	struct cpu_state *c = cpu_state(cpu);
+	bool banned = c->bans & TANDEM_BAN_STRAGGLER;
+
+	if (now - c->held_up_at_ns >= TANDEM_HOLDS_UP_EVERY_NS &&
+	    (banned || c->curr_class == CLASS_NORMAL || waiting_normal(cpu, c))) {
+		c->held_up_at_ns = now;
+		c->held_up = held_up(c->held_up, others_idle);
+	}
+	return holds_others_up(c->held_up, banned,
+			       c->banned_at_ns ? sub_floor_u64(now, c->banned_at_ns) : TANDEM_BAN_HOLD_NS);
+}
+
+/* Apart from the loop that asks it: the verifier would follow each of its paths through every round. */
+COLD u32 bans_of(u32 cpu, u64 now)
+{
+	struct cpu_state *c = cpu_state(cpu), *own = cpu_state(bpf_get_smp_processor_id());
 	struct straggler_view view = { 0 };
+	struct review *r;
 	u32 bans;
 
-	if (!c)
+	if (!c || !own)
 		return 0;
+	r = &own->review;
 	bans = bans_of_parked(c->parked);
 	view.fresh = vcap_fresh(&c->model, now);
-	view.others_sum = shares - (view.fresh ? c->model.share : 0);
-	view.others = counted - (view.fresh ? 1 : 0);
+	view.others_sum = r->shares - (view.fresh ? c->model.share : 0);
+	view.others = r->counted - (view.fresh ? 1 : 0);
 	view.share = c->model.share;
 	view.samples = c->model.samples;
-	view.banned = c->bans & TANDEM_BAN_STRAGGLER;
-	view.since_ns = c->banned_at_ns ? sub_floor_u64(now, c->banned_at_ns) : TANDEM_BAN_HOLD_NS;
-	if (is_straggler(&view))
+	view.banned = c->straggles;
+	view.since_ns = c->straggles_at_ns ? sub_floor_u64(now, c->straggles_at_ns) : TANDEM_BAN_HOLD_NS;
+	if (is_straggler(&view) != !!c->straggles) {
+		c->straggles = !c->straggles;
+		c->straggles_at_ns = now;
+		/* Until the others show that they do not wait for it. */
+		c->held_up = TANDEM_HOLDS_UP;
+	}
+	if (c->straggles && keeps_others_waiting(c, cpu, r->idle, now))
 		bans |= TANDEM_BAN_STRAGGLER;
 	if (uneven_cores && is_spare(cpu))
 		bans |= TANDEM_BAN_STACKED;
@@ -168,13 +190,15 @@ COLD int review_bans(u64 now)
 			continue;
 		r->shares += c->model.share;
 		r->counted++;
+		if (!c->bans && !c->straggles && is_idle(c))
+			r->idle++;
 	}
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 
 		if (!c || !c->online)
 			continue;
-		if (ban(i, bans_of(i, r->shares, r->counted, now), now))
+		if (ban(i, bans_of(i, now), now))
 			r->usable++;
 		else
 			r->banned++;

@@ -402,6 +402,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init_task, struct task_struct *p, struct scx_
 	t->run_cpu = -1;
 	t->push_to = -1;
 	t->home = -1;
+	t->reserve = -1;
 	t->weight = TANDEM_UNIT;
 	t->class = CLASS_NORMAL;
 	t->charged_ran_ns = k_ran_ns(p);

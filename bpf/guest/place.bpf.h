@@ -5,6 +5,12 @@
 
 #include "harvest.bpf.h"
 
+/* How long somebody waits who wakes an idle vCPU now. */
+static __always_inline u64 wait_of(const struct cpu_state *c, u64 now)
+{
+	return vcap_wait_after_ns(&c->model, now, sub_floor_u64(now, c->seen_at_ns));
+}
+
 /* Apart from the loop that compares them: the verifier would follow each of its paths through every round. */
 COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 {
@@ -17,11 +23,15 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 		.queued_work_ns = c->queued_work_ns,
 		.inactive_mean_ns = vcap_fresh(&c->model, now) ? c->model.inactive_mean_ns : 0,
 		.share = capacity_beside(c, cpu, now),
-		.idle = is_idle(c) || c->curr_class == CLASS_BEST_EFFORT,
+		.idle = is_idle(c),
+		.here = cpu == bpf_get_smp_processor_id(),
 	};
 
-	view.wait_ns = vcap_wait_ns(&c->model, now);
+	/* One that is here will be idle for any time until it is woken again. */
+	view.wait_ns = view.here ? vcap_wait_ns(&c->model, now) : wait_of(c, now);
 	view.inactive_for_ns = inactive_for(c, cpu, now);
+	if (c->phase.whole && !view.idle)
+		view.there_for_ns = max_u64(sub_floor_u64(now, c->phase.returned_ns), 1);
 	/*
 	 * Of an idle one only the host knows: where it has a quota, that is not used meanwhile, and its rhythm begins
 	 * when it works again.
@@ -40,8 +50,8 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 /* Of vCPUs without a ban for its class, or of the others: where p is expected to be done first; -1: it may use none. */
 static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s32 prev_cpu, bool banned)
 {
-	u64 now = k_now(), best_cost = ~0ULL, work;
-	s32 best = -1;
+	u64 now = k_now(), best_cost = ~0ULL, reserve_cost = ~0ULL, work;
+	s32 best = -1, reserve = -1;
 	u32 i;
 
 	if (!p || !t)
@@ -57,10 +67,16 @@ static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s
 		if (i != (u32)prev_cpu)
 			cost += move_cost_ns(far_apart(prev_cpu, i));
 		if (cost < best_cost) {
+			reserve_cost = best_cost;
+			reserve = best;
 			best_cost = cost;
 			best = i;
+		} else if (cost < reserve_cost) {
+			reserve_cost = cost;
+			reserve = i;
 		}
 	}
+	t->reserve = reserve;
 	return best;
 }
 

@@ -188,6 +188,9 @@ pub struct GuestStats {
     #[stat(desc = "wake-ups of tasks that shall answer soon by the user's word")]
     pub hinted: u64,
     /// Counter, see `desc`.
+    #[stat(desc = "wake-ups for which a second idle vCPU was woken, too")]
+    pub hedged: u64,
+    /// Counter, see `desc`.
     #[stat(desc = "threads that were given a vCPU of their own")]
     pub leases: u64,
     /// What there is now, not since when.
@@ -268,6 +271,7 @@ impl GuestStats {
             evicted: sum(intf::counter_CNT_EVICTED),
             held: sum(intf::counter_CNT_HELD),
             hinted: sum(intf::counter_CNT_HINTED),
+            hedged: sum(intf::counter_CNT_HEDGED),
             leases: sum(intf::counter_CNT_LEASES),
             now: Moment {
                 tasks: facts.iter().map(|f| f.tasks).sum(),
@@ -337,6 +341,7 @@ impl GuestStats {
             evicted: self.evicted.saturating_sub(earlier.evicted),
             held: self.held.saturating_sub(earlier.held),
             hinted: self.hinted.saturating_sub(earlier.hinted),
+            hedged: self.hedged.saturating_sub(earlier.hedged),
             leases: self.leases.saturating_sub(earlier.leases),
             now: self.now.clone(),
             vcpus: self.vcpus.iter().map(|(cpu, v)| (*cpu, v.since(earlier.vcpus.get(cpu)))).collect(),
@@ -357,9 +362,9 @@ impl GuestStats {
         )?;
         writeln!(
             out,
-            "  left in time {} (called {} abandoned {} taken back {}, {:.1} ms gained; caught {})  stragglers {} evicted {} held {}  hinted {}  leases {}",
+            "  left in time {} (called {} abandoned {} taken back {}, {:.1} ms gained; caught {})  stragglers {} evicted {} held {}  hinted {}  hedged {}  leases {}",
             self.harvested, self.foreseen, self.abandoned, self.taken_back, self.harvested_us as f64 / 1e3, self.caught,
-            self.stragglers, self.evicted, self.held, self.hinted, self.leases
+            self.stragglers, self.evicted, self.held, self.hinted, self.hedged, self.leases
         )?;
         let now = &self.now;
         writeln!(

@@ -58,6 +58,7 @@ const DECISIONS: [&str; intf::counter_NR_COUNTERS as usize] = [
     "evicted",
     "held",
     "hinted",
+    "hedged",
     "lease",
 ];
 

@@ -133,6 +133,16 @@ pub mod safe {
         unsafe { super::is_straggler(view) }
     }
 
+    pub fn held_up(part: u32, others_idle: bool) -> u32 {
+        // SAFETY: plain numbers.
+        unsafe { super::held_up(part, others_idle) }
+    }
+
+    pub fn holds_others_up(part: u32, banned: bool, since_ns: u64) -> bool {
+        // SAFETY: plain numbers.
+        unsafe { super::holds_others_up(part, banned, since_ns) }
+    }
+
     pub fn vcap_busy(
         model: &mut vcpu_model,
         now_ns: u64,
@@ -159,6 +169,21 @@ pub mod safe {
         unsafe { super::vcap_wait_ns(model, now_ns) }
     }
 
+    pub fn vcap_wait_after_ns(model: &vcpu_model, now_ns: u64, idle_ns: u64) -> u64 {
+        // SAFETY: as above; read only.
+        unsafe { super::vcap_wait_after_ns(model, now_ns, idle_ns) }
+    }
+
+    pub fn vcap_at_best(model: &vcpu_model, now_ns: u64) -> u32 {
+        // SAFETY: as above; read only.
+        unsafe { super::vcap_at_best(model, now_ns) }
+    }
+
+    pub fn vcap_at_worst(model: &vcpu_model, now_ns: u64) -> u32 {
+        // SAFETY: as above; read only.
+        unsafe { super::vcap_at_worst(model, now_ns) }
+    }
+
     pub fn vcap_effective(model: &vcpu_model, now_ns: u64) -> u32 {
         // SAFETY: as above; read only.
         unsafe { super::vcap_effective(model, now_ns) }
@@ -167,6 +192,11 @@ pub mod safe {
     pub fn place_cost_ns(view: &place_view, work_ns: u64) -> u64 {
         // SAFETY: as above; read only.
         unsafe { super::place_cost_ns(view, work_ns) }
+    }
+
+    pub fn hedge_pays(wait_ns: u64) -> bool {
+        // SAFETY: plain numbers.
+        unsafe { super::hedge_pays(wait_ns) }
     }
 
     pub fn takes_turn_elsewhere(view: &turn_view) -> bool {

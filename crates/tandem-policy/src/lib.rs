@@ -55,15 +55,16 @@ pub mod balance {
 /// What a vCPU gets (`policy/vcap.h`).
 pub mod vcap {
     pub use crate::ffi::safe::{
-        absence_bucket, vcap_arrive, vcap_busy, vcap_effective, vcap_fresh, vcap_wait_ns,
+        absence_bucket, vcap_arrive, vcap_at_best, vcap_at_worst, vcap_busy, vcap_effective, vcap_fresh,
+        vcap_wait_after_ns, vcap_wait_ns,
     };
 }
 
 /// Where a task should run (`policy/place.h`).
 pub mod place {
     pub use crate::ffi::safe::{
-        crowded_share, far_excess, move_cost_ns, place_cost_ns, place_drain_ns, place_work_ns, pull_helps,
-        push_gains,
+        crowded_share, far_excess, hedge_pays, move_cost_ns, place_cost_ns, place_drain_ns, place_work_ns,
+        pull_helps, push_gains,
     };
 }
 
@@ -84,7 +85,7 @@ pub mod harvest {
 
 /// vCPUs that are better left without work (`policy/rwc.h`).
 pub mod rwc {
-    pub use crate::ffi::safe::{is_straggler, takes_best_effort, takes_normal};
+    pub use crate::ffi::safe::{held_up, holds_others_up, is_straggler, takes_best_effort, takes_normal};
 
     /// Best-effort work only.
     pub const STRAGGLER: u32 = crate::ffi::TANDEM_BAN_STRAGGLER;

@@ -382,3 +382,25 @@ fn a_straggler_is_banned_with_hysteresis_and_only_while_it_is_known() {
     assert!(!takes_best_effort(STACKED, true) && takes_best_effort(STACKED, false));
     assert!(!takes_best_effort(PARKED, false) && takes_normal(0));
 }
+
+#[test]
+fn a_straggler_whose_work_nobody_waits_for_may_do_it() {
+    const LATER: u64 = 5_000 * MS;
+    let after = |part: u32, looks: u32, idle: &dyn Fn(u32) -> bool| {
+        (0..looks).fold(part, |part, i| held_up(part, idle(i)))
+    };
+    // From the first look on others are taken to wait, and a second is enough to see that they do not.
+    let at_first = 256;
+    assert!(holds_others_up(at_first, false, LATER));
+    let never = after(at_first, 50, &|_| false);
+    assert!(!holds_others_up(never, true, LATER) && !holds_others_up(never, false, LATER));
+    // Threads that meet at a barrier: others are idle for half of the time.
+    let barrier = after(never, 50, &|i| i % 2 == 0);
+    assert!(holds_others_up(barrier, false, LATER) && holds_others_up(barrier, true, LATER));
+    // Now and then somebody is idle: what was decided stays.
+    let seldom = after(never, 500, &|i| i % 6 == 0);
+    assert!(holds_others_up(seldom, true, LATER) && !holds_others_up(seldom, false, LATER), "{seldom}");
+    // And so does what was decided less than a second ago.
+    assert!(holds_others_up(0, true, 10 * MS) && !holds_others_up(1024, false, 10 * MS));
+    assert!(after(1024, 500, &|_| true) <= 1024);
+}

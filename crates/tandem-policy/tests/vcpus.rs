@@ -163,6 +163,31 @@ fn wake_ups_in_bunches_do_not_make_a_wait_look_short() {
 }
 
 #[test]
+fn who_comes_soon_after_it_slept_meets_what_others_met_then() {
+    // A neighbour that comes and goes by itself; and one that only waits for the vCPU to sleep.
+    let waits = |soon: &dyn Fn(u64) -> u64| {
+        let known = vcpu_model { inactive_mean_ns: 8 * MS, inactive_events: 1, ..Default::default() };
+        let (mut model, mut state, mut now) = (known, 11, 0);
+        for _ in 0..400 {
+            let idle = if random(&mut state).is_multiple_of(2) { MS / 2 } else { 24 * MS };
+            let waited = if idle < MS { soon(random(&mut state)) } else { random(&mut state) % 2 * 4 * MS };
+            now += idle + waited;
+            vcap_arrive(&mut model, now, idle, waited);
+        }
+        [0, 4, 8, 100].map(|ms| vcap_wait_after_ns(&model, now, ms * MS))
+    };
+    let by_itself = waits(&|_| 0);
+    assert!(by_itself[0] < MS / 10 && by_itself[3] > MS, "{by_itself:?}");
+    assert!(by_itself.is_sorted() && by_itself[2] == by_itself[3], "{by_itself:?}");
+    let lurking = waits(&|_| 8 * MS);
+    assert!(lurking.iter().all(|wait| *wait == lurking[3]), "nothing is gained by coming soon: {lurking:?}");
+    // Of one that nobody has woken soon nothing is known but the mean.
+    let model =
+        vcpu_model { woken_ns: 1, wait_mean_ns: 3 * MS, inactive_mean_ns: 8 * MS, ..Default::default() };
+    assert_eq!(vcap_wait_after_ns(&model, 2, 0), 3 * MS);
+}
+
+#[test]
 fn irregular_absences_are_no_news_as_long_as_they_stay_the_same() {
     const SECONDS: u64 = 60;
     let (mut model, mut state, mut now) = (vcpu_model::default(), 7, 0);
@@ -191,6 +216,49 @@ fn irregular_absences_are_no_news_as_long_as_they_stay_the_same() {
         now += 10 * MS;
         assert!(now - changed < 200 * MS, "not noticed");
     }
+}
+
+/// Windows of a vCPU whose neighbour comes and goes by chance: `absent` of every 16 ms on average.
+fn irregular(absent: u64, seconds: u64, seed: u64, mut each: impl FnMut(&vcpu_model, u64)) {
+    let (mut model, mut state, mut now) = (vcpu_model::default(), seed, 0);
+    let mut lasting = |mean: u64| {
+        (-(1.0 - (random(&mut state) % (1 << 31)) as f64 / f64::from(1u32 << 31)).ln() * mean as f64) as u64
+    };
+    while now < seconds * 1000 * MS {
+        for (stolen, length) in [(false, lasting(16 * MS - absent)), (true, lasting(absent))] {
+            now += length;
+            if vcap_busy(&mut model, now, length, if stolen { length } else { 0 }, 1) != 0
+                && model.samples > 20
+            {
+                each(&model, now);
+            }
+        }
+    }
+}
+
+#[test]
+fn of_vcpus_that_are_all_alike_one_seldom_looks_clearly_better() {
+    let shares = |absent, seed| {
+        let (mut best, mut worst, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+        irregular(absent, 60, seed, |model, now| {
+            best.push(vcap_at_best(model, now));
+            worst.push(vcap_at_worst(model, now));
+            plain.push((model.share.max(model.steady_share), model.share.min(model.steady_share)));
+        });
+        (best, worst, plain)
+    };
+    let (own, other, stronger) = (shares(8 * MS, 1), shares(8 * MS, 2), shares(4 * MS, 3));
+    let part = |gains: &dyn Fn(usize) -> bool| {
+        let all = own.0.len().min(other.0.len()).min(stronger.0.len());
+        (0..all).filter(|i| gains(*i)).count() as f64 / all as f64
+    };
+    let by_chance = part(&|i| push_gains(own.0[i], other.1[i]));
+    let control = part(&|i| push_gains(own.2[i].0, other.2[i].1));
+    assert!(by_chance < 0.005, "{by_chance}");
+    assert!(control > 0.03, "without the doubt: {control}");
+    // One that has three quarters instead of half is found within a second or two, at thirty windows a second.
+    let found = part(&|i| push_gains(own.0[i], stronger.1[i]));
+    assert!(found > 0.02, "{found}");
 }
 
 #[test]
@@ -272,6 +340,39 @@ fn a_short_task_prefers_a_busy_strong_vcpu_to_an_idle_weak_one() {
     // Not at any price: behind a long queue the weak one is sooner.
     let strong_full = view(1024, false, 20, 0);
     assert!(place_cost_ns(&strong_full, MS / 2) > place_cost_ns(&weak_idle, MS / 2));
+}
+
+#[test]
+fn who_is_woken_by_an_interrupt_need_not_wait_for_its_vcpu_this_time() {
+    let elsewhere = view(512, true, 0, 8);
+    let here = place_view { here: true, ..elsewhere };
+    // Half a pCPU, 4 ms to wait on average: twice that elsewhere, once, for the next time, here.
+    assert_eq!((place_cost_ns(&elsewhere, MS), place_cost_ns(&here, MS)), (10 * MS, 6 * MS));
+    // A whole vCPU elsewhere is still better: the next interrupt would be late here, too.
+    assert!(place_cost_ns(&view(SCALE, true, 0, 0), MS) < place_cost_ns(&here, MS));
+    // Of one that works it says nothing.
+    let busy = view(512, false, 1, 8);
+    assert_eq!(place_cost_ns(&busy, MS), place_cost_ns(&place_view { here: true, ..busy }, MS));
+}
+
+#[test]
+fn a_vcpu_that_has_just_come_back_is_better_than_one_that_is_about_to_go() {
+    // 8 ms there, 8 ms away.
+    let after = |ms: u64| place_view { there_for_ns: ms * MS + 1, ..view(512, false, 0, 8) };
+    let costs = [0, 2, 4, 6, 8, 80].map(|ms| place_cost_ns(&after(ms), MS));
+    assert!(costs.is_sorted() && costs[0] < costs[2], "{costs:?}");
+    // At first as the share says, and never more than twice what absences cost then.
+    assert!(costs[0].abs_diff(2 * MS) < MS / 1000 && costs[5] == 3 * MS, "{costs:?}");
+    // Nothing is taken from a whole one, and nothing overflows.
+    assert_eq!(place_cost_ns(&place_view { share: SCALE, ..after(3) }, MS), MS);
+    let most = place_view { share: 0, inactive_mean_ns: 200 * MS, ..after(3) };
+    assert!(place_cost_ns(&most, 1 << 45) > 1 << 45);
+}
+
+#[test]
+fn a_second_vcpu_is_woken_only_where_the_first_may_be_long_in_coming() {
+    assert!(!hedge_pays(0) && !hedge_pays(200_000));
+    assert!(hedge_pays(MS));
 }
 
 #[test]

@@ -212,6 +212,49 @@ fn a_straggler_is_left_to_best_effort_work() {
     assert!(banned > 1.5 * control, "{banned} rounds per second, {control} without");
 }
 
+#[test]
+fn a_straggler_that_nobody_waits_for_is_used() {
+    // Three threads that do not wait for one another; a sixth of the work is the straggler's.
+    let straggler = "[[contention]]\ncpus = [1]\non_us = 22000\noff_us = 2000\n";
+    let threads = r#"{"thread": {"instance": 3, "loop": -1, "run": 1000}}"#;
+    let of = |rwc: bool| {
+        guest_with(straggler, threads, "thread", &format!(r#"scheduler = "tandem", rwc = {rwc}"#))
+    };
+    let (control, with) = (of(false), of(true));
+    assert!(control > 1040.0, "the straggler does some of it: {control} rounds per second");
+    assert!(with > 0.98 * control, "{with} rounds per second, {control} without");
+}
+
+/// p95 of the wait of short requests, microseconds. Four vCPUs on pCPUs of their own, each taken half of the time by
+/// turns; a fifth, undisturbed, takes the interrupts, and the servers may not run there.
+fn wait_for_an_idle_vcpu(scheduler: &str) -> f64 {
+    let tasks = r#"{"resources": {"x_arrivals": {"r": {"rate_hz": 200, "service": 100, "irq_cpus": [4]}}},
+        "tasks": {"server": {"instance": 4, "loop": -1, "cpus": [0, 1, 2, 3], "x_serve": "r"}}}"#;
+    let contention: String = (0..4)
+        .map(|cpu| {
+            format!(
+                "[[contention]]\ncpus = [{cpu}]\non_us = 8000\noff_us = 8000\nphase_us = {}\n",
+                8000 * (cpu % 2)
+            )
+        })
+        .collect();
+    let text = format!(
+        "name = \"t\"\nduration_s = 6.0\nwarmup_s = 1.0\n[hardware]\ncores = 5\n[[vm]]\nname = \"a\"\nvcpus = 5\n\
+         pins = [[0], [1], [2], [3], [4]]\nkernel = {{ scheduler = \"{scheduler}\" }}\n{contention}\
+         [[workload]]\nname = \"w\"\nin = \"a\"\ntext = '''{tasks}'''\n\
+         [[metric]]\nname = \"wait\"\nworkload = \"w\"\nwhat = \"queue_time\"\npercentile = 0.95\n"
+    );
+    let scenario = Scenario::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
+    (1..=3).map(|seed| run(&scenario, seed)).sum::<f64>() / 3.0
+}
+
+#[test]
+fn whoever_comes_first_takes_what_waits_for_an_idle_vcpu() {
+    let (eevdf, tandem) = (wait_for_an_idle_vcpu("eevdf"), wait_for_an_idle_vcpu("tandem"));
+    assert!(eevdf > 4000.0, "EEVDF waits for the one that it has chosen: {eevdf} us");
+    assert!(tandem < eevdf / 2.0, "{tandem} us, EEVDF {eevdf}");
+}
+
 /// How often per second tasks change vCPUs in a guest of four on two pCPUs.
 fn moves(instances: u32, dedicate: bool) -> f64 {
     let vm = format!(
