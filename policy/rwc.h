@@ -50,6 +50,14 @@
 #define TANDEM_HOLDS_UP 256U
 #define TANDEM_HOLDS_UP_NO_MORE 128U
 #define TANDEM_HOLDS_UP_EVERY_NS (20 * NSEC_PER_MSEC_)
+/*
+ * Beside a straggler that is left nobody can see whether others would wait for it: to let it work again is a trial. It
+ * lasts for this long at least; if it fails within four seconds, the ban that follows lasts twice as long as the
+ * one before, up to a minute.
+ */
+#define TANDEM_TRIAL_NS (100 * NSEC_PER_MSEC_)
+#define TANDEM_TRIAL_PASSED_NS (4000 * NSEC_PER_MSEC_)
+#define TANDEM_TRIALS_MAX 6U
 
 struct straggler_view {
 	u64 others_sum;		/* shares of all other vCPUs that are in use, summed */
@@ -78,12 +86,21 @@ POLICY u32 held_up(u32 part, bool others_idle)
 	return (u32)ewma_u64(part, others_idle ? TANDEM_SCALE : 0, 4);
 }
 
-/* Do others wait for a straggler, so that it is better left without normal work? What was decided stays for a while. */
-POLICY bool holds_others_up(u32 part, bool banned, u64 since_ns)
+/*
+ * Do others wait for a straggler, so that it is better left without normal work? What was decided stays for a while.
+ * `failed`: trials in a row that did.
+ */
+POLICY bool holds_others_up(u32 part, bool banned, u64 since_ns, u32 failed)
 {
-	if (since_ns < TANDEM_BAN_HOLD_NS)
+	if (since_ns < (banned ? TANDEM_BAN_HOLD_NS << (failed < TANDEM_TRIALS_MAX ? failed : TANDEM_TRIALS_MAX) : TANDEM_TRIAL_NS))
 		return banned;
 	return part >= (banned ? TANDEM_HOLDS_UP_NO_MORE : TANDEM_HOLDS_UP);
+}
+
+/* Trials in a row that failed, after one that lasted for so long. */
+POLICY u32 trials_failed(u32 failed, u64 lasted_ns)
+{
+	return lasted_ns >= TANDEM_TRIAL_PASSED_NS ? 0 : failed < TANDEM_TRIALS_MAX ? failed + 1 : failed;
 }
 
 /* May a vCPU with these bans take normal work that could go elsewhere? */

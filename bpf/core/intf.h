@@ -180,6 +180,7 @@ struct cpu_state {
 	struct review review;
 	u32 straggles;		/* it is a straggler by its share, banned or not */
 	u32 held_up;		/* how often others are idle beside its work: parts of TANDEM_SCALE */
+	u32 trials_failed;	/* in a row: it was let back, and others waited for it */
 	u64 straggles_at_ns;	/* when it became a straggler, or ceased to be one */
 	u64 banned_at_ns;	/* when its ban as one began, or ended */
 	u64 held_up_at_ns;	/* when that was last looked at */

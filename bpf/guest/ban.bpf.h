@@ -111,7 +111,8 @@ static __always_inline bool keeps_others_waiting(struct cpu_state *c, s32 cpu, b
 		c->held_up = held_up(c->held_up, others_idle);
 	}
 	return holds_others_up(c->held_up, banned,
-			       c->banned_at_ns ? sub_floor_u64(now, c->banned_at_ns) : TANDEM_BAN_HOLD_NS);
+			       c->banned_at_ns ? sub_floor_u64(now, c->banned_at_ns) : TANDEM_BAN_HOLD_NS,
+			       c->trials_failed);
 }
 
 /* Apart from the loop that asks it: the verifier would follow each of its paths through every round. */
@@ -157,9 +158,12 @@ COLD u32 ban(u32 cpu, u32 bans, u64 now)
 	old = c->bans;
 	c->bans = bans;
 	if ((bans ^ old) & TANDEM_BAN_STRAGGLER) {
-		c->banned_at_ns = now;
-		if (bans & TANDEM_BAN_STRAGGLER)
+		if (bans & TANDEM_BAN_STRAGGLER) {
+			if (c->banned_at_ns)
+				c->trials_failed = trials_failed(c->trials_failed, sub_floor_u64(now, c->banned_at_ns));
 			count(c, CNT_STRAGGLERS);
+		}
+		c->banned_at_ns = now;
 	}
 	if (bans & ~old && c->tasks[1] + c->tasks[0])
 		k_kick_preempt(cpu);

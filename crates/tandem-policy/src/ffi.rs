@@ -138,9 +138,14 @@ pub mod safe {
         unsafe { super::held_up(part, others_idle) }
     }
 
-    pub fn holds_others_up(part: u32, banned: bool, since_ns: u64) -> bool {
+    pub fn holds_others_up(part: u32, banned: bool, since_ns: u64, failed: u32) -> bool {
         // SAFETY: plain numbers.
-        unsafe { super::holds_others_up(part, banned, since_ns) }
+        unsafe { super::holds_others_up(part, banned, since_ns, failed) }
+    }
+
+    pub fn trials_failed(failed: u32, lasted_ns: u64) -> u32 {
+        // SAFETY: plain numbers.
+        unsafe { super::trials_failed(failed, lasted_ns) }
     }
 
     pub fn vcap_busy(

@@ -85,7 +85,9 @@ pub mod harvest {
 
 /// vCPUs that are better left without work (`policy/rwc.h`).
 pub mod rwc {
-    pub use crate::ffi::safe::{held_up, holds_others_up, is_straggler, takes_best_effort, takes_normal};
+    pub use crate::ffi::safe::{
+        held_up, holds_others_up, is_straggler, takes_best_effort, takes_normal, trials_failed,
+    };
 
     /// Best-effort work only.
     pub const STRAGGLER: u32 = crate::ffi::TANDEM_BAN_STRAGGLER;

@@ -389,18 +389,25 @@ fn a_straggler_whose_work_nobody_waits_for_may_do_it() {
     let after = |part: u32, looks: u32, idle: &dyn Fn(u32) -> bool| {
         (0..looks).fold(part, |part, i| held_up(part, idle(i)))
     };
+    let banned = |part| holds_others_up(part, true, LATER, 0);
+    let in_use = |part| holds_others_up(part, false, LATER, 0);
     // From the first look on others are taken to wait, and a second is enough to see that they do not.
     let at_first = 256;
-    assert!(holds_others_up(at_first, false, LATER));
+    assert!(in_use(at_first));
     let never = after(at_first, 50, &|_| false);
-    assert!(!holds_others_up(never, true, LATER) && !holds_others_up(never, false, LATER));
-    // Threads that meet at a barrier: others are idle for half of the time.
-    let barrier = after(never, 50, &|i| i % 2 == 0);
-    assert!(holds_others_up(barrier, false, LATER) && holds_others_up(barrier, true, LATER));
+    assert!(!banned(never) && !in_use(never));
+    // Threads that meet at a barrier: others are idle for half of the time, and 0.3 s show it.
+    let barrier = after(never, 14, &|i| i % 2 == 0);
+    assert!(in_use(barrier) && banned(barrier));
     // Now and then somebody is idle: what was decided stays.
     let seldom = after(never, 500, &|i| i % 6 == 0);
-    assert!(holds_others_up(seldom, true, LATER) && !holds_others_up(seldom, false, LATER), "{seldom}");
-    // And so does what was decided less than a second ago.
-    assert!(holds_others_up(0, true, 10 * MS) && !holds_others_up(1024, false, 10 * MS));
+    assert!(banned(seldom) && !in_use(seldom), "{seldom}");
+    // And so does what was decided a moment ago: a ban for a second, a trial for a tenth of one.
+    assert!(holds_others_up(0, true, 900 * MS, 0) && !holds_others_up(1024, false, 90 * MS, 0));
+    assert!(holds_others_up(1024, false, 110 * MS, 0));
+    // Trials that fail are made less and less often, up to once a minute; one that lasts begins anew.
+    let failed = (0..20).fold(0, |failed, _| trials_failed(failed, 200 * MS));
+    assert!(holds_others_up(0, true, 60_000 * MS, failed) && !holds_others_up(0, true, 65_000 * MS, failed));
+    assert_eq!(trials_failed(failed, 5_000 * MS), 0);
     assert!(after(1024, 500, &|_| true) <= 1024);
 }
