@@ -45,6 +45,11 @@ fn random(state: &mut u64) -> u64 {
     *state >> 33
 }
 
+/// A length with this mean and no memory.
+fn exponential(state: &mut u64, mean: u64) -> u64 {
+    (-(1.0 - (random(state) % (1 << 31)) as f64 / f64::from(1u32 << 31)).ln() * mean as f64) as u64
+}
+
 /// Mean estimate over many samples, and the naive ratio of times beside it.
 fn estimate(host: &Host, busy_ns: u64, seed: u64) -> (f64, f64) {
     let (mut model, mut state, mut now) = (vcpu_model::default(), seed, 0);
@@ -191,9 +196,7 @@ fn who_comes_soon_after_it_slept_meets_what_others_met_then() {
 fn irregular_absences_are_no_news_as_long_as_they_stay_the_same() {
     const SECONDS: u64 = 60;
     let (mut model, mut state, mut now) = (vcpu_model::default(), 7, 0);
-    let mut lasting = |mean: u64| {
-        (-(1.0 - (random(&mut state) % (1 << 31)) as f64 / f64::from(1u32 << 31)).ln() * mean as f64) as u64
-    };
+    let mut lasting = |mean: u64| exponential(&mut state, mean);
     let (mut news, mut far_below, mut windows) = (0, 0, 0);
     while now < SECONDS * 1000 * MS {
         for (present, length) in [(true, lasting(8 * MS)), (false, lasting(8 * MS))] {
@@ -221,9 +224,7 @@ fn irregular_absences_are_no_news_as_long_as_they_stay_the_same() {
 /// Windows of a vCPU whose neighbour comes and goes by chance: `absent` of every 16 ms on average.
 fn irregular(absent: u64, seconds: u64, seed: u64, mut each: impl FnMut(&vcpu_model, u64)) {
     let (mut model, mut state, mut now) = (vcpu_model::default(), seed, 0);
-    let mut lasting = |mean: u64| {
-        (-(1.0 - (random(&mut state) % (1 << 31)) as f64 / f64::from(1u32 << 31)).ln() * mean as f64) as u64
-    };
+    let mut lasting = |mean: u64| exponential(&mut state, mean);
     while now < seconds * 1000 * MS {
         for (stolen, length) in [(false, lasting(16 * MS - absent)), (true, lasting(absent))] {
             now += length;
