@@ -13,8 +13,8 @@
  * that of one known to be inactive now is the mean absence less the time that
  * has passed. One that works, at best effort too, is there; the longer it has
  * been, the sooner it will be taken, and instead of its share that is reckoned
- * with. Work is the mean run time between two sleeps, of tasks already there not
- * more than one turn each. Where the rhythm of the vCPU is known (policy/phase.h)
+ * with. Work is the mean run time between two sleeps; of tasks already there, what
+ * they get of the vCPU before this one is done (policy/work.h). Where the rhythm of the vCPU is known (policy/phase.h)
  * it replaces the chances: the task waits for as long as the vCPU will be away,
  * and work that fits before it is taken again is done at full speed.
  *
@@ -28,9 +28,8 @@
 
 #include "distance.h"
 #include "vcap.h"
+#include "work.h"
 
-/* Run time between sleeps is not followed beyond this: such a task is a hog. */
-#define TANDEM_BURST_MAX_NS (32 * NSEC_PER_MSEC_)
 /* A task that ran this long without sleeping is CPU-bound. */
 #define TANDEM_HOG_NS (24 * NSEC_PER_MSEC_)
 /* Moving a running task must gain a quarter at least, and not happen more often than this. */
@@ -54,7 +53,7 @@
 #define TANDEM_HEDGE_WAIT_NS (300 * NSEC_PER_USEC_)
 
 struct place_view {
-	u64 queued_work_ns;	/* one turn of each task that runs or waits there */
+	u64 queued_work;	/* of those who run or wait there, policy/work.h */
 	u64 inactive_mean_ns;
 	u64 inactive_for_ns;	/* since when it is known to be inactive; 0: it is not */
 	u64 wait_ns;		/* of those who wake it, on average */
@@ -100,7 +99,7 @@ POLICY u64 place_taken_ns(const struct place_view *c, u64 work_ns)
 
 POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 {
-	u64 share = c->share ? c->share : 1, absence = 0, work = c->queued_work_ns + work_ns;
+	u64 share = c->share ? c->share : 1, absence = 0, work = held_up_ns(c->queued_work, work_ns) + work_ns;
 
 	if (c->foreseen) {
 		/* Its work runs at full speed if it fits; the core's own speed is beside the point here. */

@@ -49,13 +49,10 @@ static __always_inline bool request_done(const struct task_state *t)
 	return remaining(t) <= min_u64(REQUEST_SLACK_NS, t->request_ns >> 3);
 }
 
-/*
- * What others have to wait for on account of t: its usual run, but not more
- * than one turn, for then the next deadline is served.
- */
-static __always_inline u64 turn_of(const struct task_state *t)
+/* What others have to wait for on account of t. */
+static __always_inline u64 work_of(const struct task_state *t)
 {
-	return min_u64(max_u64(t->mean_burst_ns, t->burst_ns), TANDEM_TICK_NS);
+	return booked_work(max_u64(t->mean_burst_ns, t->burst_ns));
 }
 
 static __always_inline void give_back_work(u64 stake)
@@ -63,28 +60,28 @@ static __always_inline void give_back_work(u64 stake)
 	struct cpu_state *c = cpu_state(stake_cpu(stake));
 
 	if (stake && c)
-		__sync_fetch_and_sub(&c->queued_work_ns, stake_value(stake));
+		__sync_fetch_and_sub(&c->queued_work, stake_value(stake));
 }
 
 static __always_inline void book_work(struct task_state *t, struct cpu_state *c, s32 cpu)
 {
-	u64 turn = turn_of(t);
+	u64 work = work_of(t);
 
-	__sync_fetch_and_add(&c->queued_work_ns, turn);
-	give_back_work(__sync_lock_test_and_set(&t->work_stake, stake_of(cpu, 0, turn)));
+	__sync_fetch_and_add(&c->queued_work, work);
+	give_back_work(__sync_lock_test_and_set(&t->work_stake, stake_of(cpu, 0, work)));
 }
 
 /* A running task has turned out longer than it used to be. */
 static __always_inline void rebook_work(struct task_state *t, struct cpu_state *c)
 {
-	u64 turn = turn_of(t), old = t->work_stake;
+	u64 work = work_of(t), old = t->work_stake;
 	s32 cpu = stake_cpu(old);
 
-	if (!old || turn <= stake_value(old) || c != cpu_state(cpu))
+	if (!old || work <= stake_value(old) || c != cpu_state(cpu))
 		return;
-	__sync_fetch_and_add(&c->queued_work_ns, turn - stake_value(old));
-	if (__sync_val_compare_and_swap(&t->work_stake, old, stake_of(cpu, 0, turn)) != old)
-		__sync_fetch_and_sub(&c->queued_work_ns, turn - stake_value(old));
+	__sync_fetch_and_add(&c->queued_work, work - stake_value(old));
+	if (__sync_val_compare_and_swap(&t->work_stake, old, stake_of(cpu, 0, work)) != old)
+		__sync_fetch_and_sub(&c->queued_work, work - stake_value(old));
 }
 
 /*

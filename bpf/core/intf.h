@@ -133,7 +133,7 @@ struct cpu_state {
 	u64 clock[NR_QUEUE_CLASSES];	/* V of each class */
 	u64 weight[NR_QUEUE_CLASSES];	/* effective, of queued and running tasks (atomic, any CPU) */
 	u32 tasks[NR_QUEUE_CLASSES];	/* how many these are (atomic, any CPU) */
-	u64 queued_work_ns;	/* sum of their mean run times (atomic, any CPU) */
+	u64 queued_work;	/* theirs, policy/work.h (atomic, any CPU) */
 
 	u64 curr_deadline;
 	u64 curr_v;		/* up to curr_charged_at_ns */

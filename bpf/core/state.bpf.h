@@ -18,7 +18,7 @@ struct task_state {
 	u64 burst_ns;		/* run time since it last slept */
 	u64 mean_burst_ns;
 	u64 stake;		/* its part of a CPU's weight and tasks, whose clock v is on; 0: in no queue (atomic, any CPU) */
-	u64 work_stake;		/* its part of cpu_state.queued_work_ns (likewise) */
+	u64 work_stake;		/* its part of cpu_state.queued_work (likewise) */
 	u64 hog_stake;		/* its part of cpu_state.hog_weight; 0: it is not counted as CPU-bound (likewise) */
 	u64 charged_at_ns;	/* up to here its run time is accounted */
 	u64 charged_ran_ns;	/* its run time by then, since it exists */

@@ -124,7 +124,7 @@ static __always_inline bool would_take(struct cpu_state *c, s32 cpu, struct cpu_
 				       bool far, u64 now)
 {
 	struct pull_view view = {
-		.drain_ns = far ? place_drain_ns(from->queued_work_ns, capacity(from, now)) : 0,
+		.drain_ns = far ? place_drain_ns(booked_turns_ns(from->queued_work), capacity(from, now)) : 0,
 		.far = far,
 		.waiting = waiting,
 		.from_share = capacity(from, now),

@@ -74,7 +74,7 @@ static __always_inline void end_harvest(struct cpu_state *c, s32 cpu)
 /* Nothing to do but best effort, or so little that the task has its turn soon. */
 static __always_inline bool may_be_target(const struct cpu_state *c)
 {
-	return c->online && !c->bans && c->queued_work_ns <= TANDEM_HARVEST_BUSY_NS;
+	return c->online && !c->bans && booked_turns_ns(c->queued_work) <= TANDEM_HARVEST_BUSY_NS;
 }
 
 /*

@@ -20,7 +20,7 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 	if (!c)
 		return ~0ULL;
 	view = (struct place_view){
-		.queued_work_ns = c->queued_work_ns,
+		.queued_work = c->queued_work,
 		.inactive_mean_ns = vcap_fresh(&c->model, now) ? c->model.inactive_mean_ns : 0,
 		.share = capacity_beside(c, cpu, now),
 		.idle = is_idle(c),

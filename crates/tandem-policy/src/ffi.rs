@@ -57,6 +57,10 @@ pub mod safe {
         crowded_share(share: u32, stacked_busy: u32, siblings_busy: u32) -> u32;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;
         push_gains(from: u32, to: u32) -> bool;
+        booked_work(burst_ns: u64) -> u64;
+        booked_turns_ns(booked: u64) -> u64;
+        booked_runs_ns(booked: u64) -> u64;
+        held_up_ns(booked: u64, work_ns: u64) -> u64;
         absence_bucket(absence_ns: u64) -> u32;
         place_drain_ns(work_ns: u64, share: u32) -> u64;
         place_work_ns(mean_burst_ns: u64, request_ns: u64, ordinary_request_ns: u64) -> u64;

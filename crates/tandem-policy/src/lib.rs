@@ -68,6 +68,11 @@ pub mod place {
     };
 }
 
+/// Work that is to be done on a vCPU (`policy/work.h`).
+pub mod work {
+    pub use crate::ffi::safe::{booked_runs_ns, booked_turns_ns, booked_work, held_up_ns};
+}
+
 /// When a vCPU will be taken, and when it comes back (`policy/phase.h`).
 pub mod phase {
     pub use crate::ffi::safe::{

@@ -2,7 +2,9 @@
 #![allow(missing_docs)]
 
 use proptest::prelude::*;
-use tandem_policy::{balance::*, place::*, place_view, pull_view, vcap::*, vcpu_model, SCALE, UNIT};
+use tandem_policy::{
+    balance::*, place::*, place_view, pull_view, vcap::*, vcpu_model, work::*, SCALE, UNIT,
+};
 
 const MS: u64 = 1_000_000;
 
@@ -304,7 +306,7 @@ fn what_is_not_known_or_too_old_counts_as_ordinary() {
 
 fn view(share: u32, idle: bool, queued_ms: u64, absence_ms: u64) -> place_view {
     place_view {
-        queued_work_ns: queued_ms * MS,
+        queued_work: queued_ms * booked_work(MS),
         inactive_mean_ns: absence_ms * MS,
         wait_ns: absence_ms * MS * u64::from(SCALE - share) / u64::from(SCALE),
         share,
@@ -341,6 +343,31 @@ fn a_short_task_prefers_a_busy_strong_vcpu_to_an_idle_weak_one() {
     // Not at any price: behind a long queue the weak one is sooner.
     let strong_full = view(1024, false, 20, 0);
     assert!(place_cost_ns(&strong_full, MS / 2) > place_cost_ns(&weak_idle, MS / 2));
+}
+
+#[test]
+fn long_work_waits_for_more_than_a_turn_of_those_before_it() {
+    let (short, long) = (booked_work(MS / 2), booked_work(12 * MS));
+    // Who needs less than a turn waits for one turn of each.
+    assert_eq!((held_up_ns(short, MS), held_up_ns(3 * long, MS)), (MS / 2, 12 * MS));
+    // Of equals each gets its part; of shorter ones, and of much longer ones, not more than both need.
+    assert_eq!(held_up_ns(3 * long, 12 * MS), 36 * MS);
+    assert_eq!((held_up_ns(short, 12 * MS), held_up_ns(booked_work(32 * MS), 8 * MS)), (MS / 2, 8 * MS));
+    // A word holds many: what one adds it takes off again.
+    let many = 10_000 * booked_work(u64::MAX);
+    assert_eq!(held_up_ns(many, u64::MAX), 320_000 * MS);
+    assert_eq!(many - 9_999 * booked_work(u64::MAX), booked_work(u64::MAX));
+    assert!(booked_work(u64::MAX) < 1 << 47);
+}
+
+#[test]
+fn long_work_goes_to_a_weak_vcpu_before_it_queues_at_a_strong_one() {
+    let full = place_view { queued_work: 2 * booked_work(12 * MS), ..view(SCALE, false, 0, 0) };
+    let weak = view(512, true, 0, 4);
+    assert!(place_cost_ns(&full, 12 * MS) > place_cost_ns(&weak, 12 * MS));
+    // An answer of a millisecond comes sooner beside much longer work.
+    let one = place_view { queued_work: booked_work(12 * MS), ..full };
+    assert!(place_cost_ns(&one, MS / 2) <= place_cost_ns(&weak, MS / 2));
 }
 
 #[test]
