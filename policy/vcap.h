@@ -28,8 +28,14 @@
 #define TANDEM_INACTIVE_MIN_NS (300 * NSEC_PER_USEC_)
 /* Absences are counted from here on. (Of irregular ones with a mean of 2 ms every seventh is below 0.3 ms.) */
 #define TANDEM_ABSENCE_MIN_NS (100 * NSEC_PER_USEC_)
-/* An estimate that nothing refreshed for this long is no longer believed. */
+/* An estimate that nothing refreshed for this long is no longer believed, */
 #define TANDEM_STALE_NS (3000 * NSEC_PER_MSEC_)
+/* and one that says a vCPU is weak still speaks against sending a running task there for so long. */
+#define TANDEM_OLD_NS (30000 * NSEC_PER_MSEC_)
+/* Until two samples differ nobody knows by how much they do; by this, it is supposed. */
+#define TANDEM_DEV_SUPPOSED 128U
+/* The steady mean is over so many samples. */
+#define TANDEM_STEADY_SAMPLES 8U
 /*
  * Windows this far below the average, as many in a row, are news: what is known of others is old. One alone is not:
  * where absences are irregular and a window holds two of them on average, every seventh is that low by chance. Where
@@ -127,6 +133,7 @@ POLICY u64 vcap_window_ns(const struct vcpu_model *m)
 POLICY u32 vcap_sample(struct vcpu_model *m, u64 now_ns, u32 sample)
 {
 	u32 out = VCAP_SAMPLED, off = sample > m->steady_share ? sample - m->steady_share : m->steady_share - sample;
+	u32 n = (u32)min_u64(m->samples + 1, TANDEM_STEADY_SAMPLES);
 	bool known;
 
 	if (!m->low)
@@ -139,8 +146,9 @@ POLICY u32 vcap_sample(struct vcpu_model *m, u64 now_ns, u32 sample)
 	/* What is not believed any more is replaced; else old and new weigh one half each. */
 	known = m->samples && m->updated_ns;
 	m->share = known ? (u32)ewma_u64(m->share, sample, 1) : sample;
-	m->steady_share = known ? (u32)ewma_u64(m->steady_share, sample, 3) : sample;
-	m->share_dev = m->samples ? (u32)ewma_u64(m->share_dev, off, 3) : 0;
+	/* The first samples weigh the same: else the very first would be believed for the next eight. */
+	m->steady_share = known ? (m->steady_share * (n - 1) + sample) / n : sample;
+	m->share_dev = m->samples ? (m->share_dev * (n - 1) + off) / n : TANDEM_DEV_SUPPOSED;
 	m->samples++;
 	m->updated_ns = now_ns;
 	m->demand_ns = 0;
@@ -282,8 +290,9 @@ POLICY u32 vcap_at_best(const struct vcpu_model *m, u64 now_ns)
 
 POLICY u32 vcap_at_worst(const struct vcpu_model *m, u64 now_ns)
 {
-	if (!vcap_fresh(m, now_ns))
-		return vcap_effective(m, now_ns);
+	/* What was measured a while ago is a better guess than nothing: a try costs the task a wait. */
+	if (!m->updated_ns || now_ns - m->updated_ns >= TANDEM_OLD_NS)
+		return TANDEM_SCALE;
 	return (u32)max_u64(sub_floor_u64(min_u64(m->share, m->steady_share), m->share_dev / 2), 1);
 }
 

@@ -2,9 +2,7 @@
 #![allow(missing_docs)]
 
 use proptest::prelude::*;
-use tandem_policy::{
-    balance::*, place::*, place_view, pull_view, vcap::*, vcpu_model, work::*, SCALE, UNIT,
-};
+use tandem_policy::{balance::*, place::*, place_view, pull_view, vcap::*, vcpu_model, work::*, SCALE, UNIT};
 
 const MS: u64 = 1_000_000;
 
@@ -432,6 +430,30 @@ fn equal_vcpus_always_share_waiting_work_and_weak_ones_leave_short_work() {
     assert!(pull_helps(&pull));
     pull = pull_view { source_inactive: false, source_burst_ns: 40 * MS, ..pull };
     assert!(pull_helps(&pull));
+}
+
+#[test]
+fn the_first_samples_of_a_share_weigh_the_same_and_doubt_comes_before_they_differ() {
+    let mut model = vcpu_model::default();
+    let mut now = 0;
+    let mut sample = |model: &mut vcpu_model, share: u64| {
+        let window = 500 * MS;
+        now += window;
+        vcap_busy(model, now, window, window * (100 - share) / 100, 1);
+        now
+    };
+    // Three samples that happen to be high, five low ones.
+    let mut at = sample(&mut model, 90);
+    assert!(vcap_at_worst(&model, at) < model.share && vcap_at_best(&model, at) > model.share);
+    for share in [90, 90, 30, 30, 30, 30, 30] {
+        at = sample(&mut model, share);
+    }
+    let mean = (3 * 90 + 5 * 30) * SCALE / 100 / 8;
+    assert!(model.steady_share.abs_diff(mean) < 40, "{} of {mean}", model.steady_share);
+    // Nobody has looked for a while: it is not believed to be strong.
+    let later = at + 5_000 * MS;
+    assert!(vcap_at_worst(&model, later) < SCALE / 2 && vcap_effective(&model, later) == SCALE);
+    assert_eq!(vcap_at_worst(&model, at + 60_000 * MS), SCALE);
 }
 
 #[test]
