@@ -126,6 +126,19 @@ POLICY bool hedge_pays(u64 wait_ns)
 	return wait_ns >= TANDEM_HEDGE_WAIT_NS;
 }
 
+/* CPU-bound tasks that wait for a vCPU which is away are left to it for this long. */
+#define TANDEM_AWAY_LONG_NS (64 * NSEC_PER_MSEC_)
+
+/*
+ * Should a vCPU that has work of its own take a task over from one that is away? Whoever needs little is done sooner. Of
+ * CPU-bound ones none gains but at the expense of those it joins, and with each absence one would go somewhere else,
+ * where its cache is cold.
+ */
+POLICY bool rescue_helps(u32 tasks, u32 cpu_bound, u64 inactive_for_ns)
+{
+	return inactive_for_ns && (tasks > cpu_bound || inactive_for_ns >= TANDEM_AWAY_LONG_NS);
+}
+
 /* Should a CPU-bound task leave a vCPU of share `from` for an idle one of share `to`? */
 POLICY bool push_gains(u32 from, u32 to)
 {

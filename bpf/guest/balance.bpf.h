@@ -168,6 +168,12 @@ static __noinline s32 helper_for(struct task_struct *p, s32 from_cpu)
 	return distant;
 }
 
+/* Does one of those who wait for a vCPU wait in vain, as long as it is away? */
+static __always_inline bool to_be_rescued(struct cpu_state *c, s32 cpu, u64 now)
+{
+	return rescue_helps(c->tasks[class_index(CLASS_NORMAL)], c->hogs, inactive_for(c, cpu, now));
+}
+
 static __noinline bool take_normal_at(s32 cpu, bool rescue_only, bool far)
 {
 	struct cpu_state *own = cpu_state(cpu);
@@ -190,7 +196,7 @@ static __noinline bool take_normal_at(s32 cpu, bool rescue_only, bool far)
 		if (!waiting || reserved(c, now))
 			continue;
 		inactive = off_pcpu(from, c, now);
-		if (rescue_only && !inactive)
+		if (rescue_only && !to_be_rescued(c, from, now))
 			continue;
 		if (!would_take(own, cpu, c, from, waiting, far, now)) {
 			count(own, CNT_DECLINED);
@@ -229,7 +235,7 @@ static __noinline bool rescue_due(s32 cpu)
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 
-		if (c && i != (u32)cpu && k_waiting(queue_of(i, CLASS_NORMAL)) && off_pcpu(i, c, now) &&
+		if (c && i != (u32)cpu && k_waiting(queue_of(i, CLASS_NORMAL)) && to_be_rescued(c, i, now) &&
 		    !reserved(c, now))
 			return true;
 	}

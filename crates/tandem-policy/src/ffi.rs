@@ -57,6 +57,7 @@ pub mod safe {
         crowded_share(share: u32, stacked_busy: u32, siblings_busy: u32) -> u32;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;
         push_gains(from: u32, to: u32) -> bool;
+        rescue_helps(tasks: u32, cpu_bound: u32, inactive_for_ns: u64) -> bool;
         booked_work(burst_ns: u64) -> u64;
         booked_turns_ns(booked: u64) -> u64;
         booked_runs_ns(booked: u64) -> u64;

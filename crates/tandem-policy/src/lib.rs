@@ -64,7 +64,7 @@ pub mod vcap {
 pub mod place {
     pub use crate::ffi::safe::{
         crowded_share, far_excess, hedge_pays, move_cost_ns, place_cost_ns, place_drain_ns, place_work_ns,
-        pull_helps, push_gains,
+        pull_helps, push_gains, rescue_helps,
     };
 }
 

@@ -433,6 +433,17 @@ fn equal_vcpus_always_share_waiting_work_and_weak_ones_leave_short_work() {
 }
 
 #[test]
+fn a_busy_vcpu_takes_over_short_work_from_one_that_is_away_but_not_cpu_bound_work() {
+    assert!(!rescue_helps(2, 0, 0));
+    assert!(rescue_helps(2, 1, 1));
+    assert!(!rescue_helps(2, 2, 20 * MS));
+    // Unless it may be away for good.
+    assert!(rescue_helps(2, 2, 100 * MS));
+    // Counts are read one after the other.
+    assert!(!rescue_helps(1, 2, MS));
+}
+
+#[test]
 fn the_first_samples_of_a_share_weigh_the_same_and_doubt_comes_before_they_differ() {
     let mut model = vcpu_model::default();
     let mut now = 0;
