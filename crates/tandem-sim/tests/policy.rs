@@ -128,32 +128,49 @@ fn run(scenario: &Scenario, seed: u64) -> f64 {
     result.figures[0].unwrap_or(0.0)
 }
 
-/// A guest on two pCPUs. `vm`: its vCPUs, what its scheduler does and its competitors, as in a scenario. Mean of a
-/// figure over some seeds.
-fn mean_of(what: &str, of: &str, vm: &str, tasks: &str, seeds: u64) -> f64 {
+/// A guest and what is measured in it.
+struct Setup<'a> {
+    /// pCPUs.
+    cores: usize,
+    /// Its vCPUs, what its scheduler does and its competitors, as in a scenario.
+    vm: &'a str,
+    /// What runs in it: a file of tasks.
+    load: &'a str,
+    /// The figure, as in a scenario.
+    figure: &'a str,
+}
+
+/// Mean of a figure over some seeds.
+fn mean_in(setup: &Setup, seeds: u64) -> f64 {
+    let Setup { cores, vm, load, figure } = setup;
     let text = format!(
         r#"
 name = "technique"
 duration_s = 6.0
 warmup_s = 1.0
 [hardware]
-cores = 2
+cores = {cores}
 [[vm]]
 name = "a"
 {vm}
 [[workload]]
 name = "w"
 in = "a"
-text = '{{"tasks": {tasks}}}'
+text = '''{load}'''
 [[metric]]
 name = "figure"
 workload = "w"
-of = "{of}"
-what = "{what}"
+{figure}
 "#
     );
     let scenario = Scenario::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
     (1..=seeds).map(|seed| run(&scenario, seed)).sum::<f64>() / seeds as f64
+}
+
+/// The same of some tasks in a guest on two pCPUs.
+fn mean_of(what: &str, of: &str, vm: &str, tasks: &str, seeds: u64) -> f64 {
+    let (load, figure) = (format!(r#"{{"tasks": {tasks}}}"#), format!("of = \"{of}\"\nwhat = \"{what}\""));
+    mean_in(&Setup { cores: 2, vm, load: &load, figure: &figure }, seeds)
 }
 
 /// Two vCPUs, each on a pCPU, with competitors; `kernel` says what the guest's scheduler does. Rounds of work.
@@ -228,24 +245,25 @@ fn a_straggler_that_nobody_waits_for_is_used() {
 /// p95 of the wait of short requests, microseconds. Four vCPUs on pCPUs of their own, each taken half of the time by
 /// turns; a fifth, undisturbed, takes the interrupts, and the servers may not run there.
 fn wait_for_an_idle_vcpu(scheduler: &str) -> f64 {
-    let tasks = r#"{"resources": {"x_arrivals": {"r": {"rate_hz": 200, "service": 100, "irq_cpus": [4]}}},
+    let load = r#"{"resources": {"x_arrivals": {"r": {"rate_hz": 200, "service": 100, "irq_cpus": [4]}}},
         "tasks": {"server": {"instance": 4, "loop": -1, "cpus": [0, 1, 2, 3], "x_serve": "r"}}}"#;
-    let contention: String = (0..4)
-        .map(|cpu| {
-            format!(
-                "[[contention]]\ncpus = [{cpu}]\non_us = 8000\noff_us = 8000\nphase_us = {}\n",
-                8000 * (cpu % 2)
-            )
-        })
-        .collect();
-    let text = format!(
-        "name = \"t\"\nduration_s = 6.0\nwarmup_s = 1.0\n[hardware]\ncores = 5\n[[vm]]\nname = \"a\"\nvcpus = 5\n\
-         pins = [[0], [1], [2], [3], [4]]\nkernel = {{ scheduler = \"{scheduler}\" }}\n{contention}\
-         [[workload]]\nname = \"w\"\nin = \"a\"\ntext = '''{tasks}'''\n\
-         [[metric]]\nname = \"wait\"\nworkload = \"w\"\nwhat = \"queue_time\"\npercentile = 0.95\n"
+    let vm = format!(
+        "vcpus = 5\npins = [[0], [1], [2], [3], [4]]\nkernel = {{ scheduler = \"{scheduler}\" }}\n{}",
+        by_turns(0..4, 8000)
     );
-    let scenario = Scenario::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
-    (1..=3).map(|seed| run(&scenario, seed)).sum::<f64>() / 3.0
+    let figure = "what = \"queue_time\"\npercentile = 0.95";
+    mean_in(&Setup { cores: 5, vm: &vm, load, figure }, 3)
+}
+
+/// Competitors that take pCPUs half of the time, every second one at other times.
+fn by_turns(cpus: std::ops::Range<usize>, each_us: usize) -> String {
+    let one = |cpu: usize| {
+        let phase_us = each_us * (cpu % 2);
+        format!(
+            "[[contention]]\ncpus = [{cpu}]\non_us = {each_us}\noff_us = {each_us}\nphase_us = {phase_us}\n"
+        )
+    };
+    cpus.map(one).collect()
 }
 
 #[test]
@@ -253,6 +271,38 @@ fn whoever_comes_first_takes_what_waits_for_an_idle_vcpu() {
     let (eevdf, tandem) = (wait_for_an_idle_vcpu("eevdf"), wait_for_an_idle_vcpu("tandem"));
     assert!(eevdf > 4000.0, "EEVDF waits for the one that it has chosen: {eevdf} us");
     assert!(tandem < eevdf / 2.0, "{tandem} us, EEVDF {eevdf}");
+}
+
+/// Rounds of six threads that meet after each 12 ms of work, on two whole vCPUs and four that have half of their pCPUs.
+fn long_work_on_unlike_vcpus(scheduler: &str) -> f64 {
+    let load = r#"{"tasks": {"thread": {"instance": 6, "loop": -1, "run": 12000, "barrier": "all"}}}"#;
+    let vm = format!(
+        "vcpus = 6\npins = [[0], [1], [2], [3], [4], [5]]\nkernel = {{ scheduler = \"{scheduler}\" }}\n{}",
+        by_turns(2..6, 6000)
+    );
+    mean_in(&Setup { cores: 6, vm: &vm, load, figure: "what = \"rounds\"" }, 3)
+}
+
+#[test]
+fn long_work_does_not_queue_up_at_the_whole_vcpus() {
+    let (eevdf, tandem) = (long_work_on_unlike_vcpus("eevdf"), long_work_on_unlike_vcpus("tandem"));
+    assert!(tandem > 1.05 * eevdf, "{tandem} rounds per second, EEVDF {eevdf}");
+}
+
+/// How often per second three threads change vCPUs that never sleep, on two vCPUs by turns.
+fn moves_of_hogs(each_ms: usize) -> f64 {
+    let vm = format!(
+        "vcpus = 2\npins = [[0], [1]]\nkernel = {{ scheduler = \"tandem\" }}\n{}",
+        by_turns(0..2, 1000 * each_ms)
+    );
+    mean_of("migrations", "hog", &vm, r#"{"hog": {"instance": 3, "loop": -1, "run": 1000}}"#, 3)
+}
+
+#[test]
+fn cpu_bound_tasks_stay_with_a_vcpu_that_is_taken_unless_for_long() {
+    let (short, long) = (moves_of_hogs(8), moves_of_hogs(200));
+    assert!(short < 25.0, "62 absences per second, {short} moves");
+    assert!(long > 2.0, "five absences of 200 ms per second, {long} moves");
 }
 
 /// How often per second tasks change vCPUs in a guest of four on two pCPUs.
