@@ -57,6 +57,10 @@ pub mod safe {
         crowded_share(share: u32, stacked_busy: u32, siblings_busy: u32) -> u32;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;
         push_gains(from: u32, to: u32) -> bool;
+        held_up(part: u32, others_idle: bool) -> u32;
+        holds_others_up(part: u32, banned: bool, since_ns: u64, failed: u32) -> bool;
+        trials_failed(failed: u32, lasted_ns: u64) -> u32;
+        hedge_pays(wait_ns: u64) -> bool;
         rescue_helps(tasks: u32, cpu_bound: u32, inactive_for_ns: u64) -> bool;
         booked_work(burst_ns: u64) -> u64;
         booked_turns_ns(booked: u64) -> u64;
@@ -138,21 +142,6 @@ pub mod safe {
         unsafe { super::is_straggler(view) }
     }
 
-    pub fn held_up(part: u32, others_idle: bool) -> u32 {
-        // SAFETY: plain numbers.
-        unsafe { super::held_up(part, others_idle) }
-    }
-
-    pub fn holds_others_up(part: u32, banned: bool, since_ns: u64, failed: u32) -> bool {
-        // SAFETY: plain numbers.
-        unsafe { super::holds_others_up(part, banned, since_ns, failed) }
-    }
-
-    pub fn trials_failed(failed: u32, lasted_ns: u64) -> u32 {
-        // SAFETY: plain numbers.
-        unsafe { super::trials_failed(failed, lasted_ns) }
-    }
-
     pub fn vcap_busy(
         model: &mut vcpu_model,
         now_ns: u64,
@@ -202,11 +191,6 @@ pub mod safe {
     pub fn place_cost_ns(view: &place_view, work_ns: u64) -> u64 {
         // SAFETY: as above; read only.
         unsafe { super::place_cost_ns(view, work_ns) }
-    }
-
-    pub fn hedge_pays(wait_ns: u64) -> bool {
-        // SAFETY: plain numbers.
-        unsafe { super::hedge_pays(wait_ns) }
     }
 
     pub fn takes_turn_elsewhere(view: &turn_view) -> bool {
