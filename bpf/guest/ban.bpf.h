@@ -100,6 +100,12 @@ COLD int is_spare(u32 cpu)
 	return 0;
 }
 
+/* Since when something is as it was decided; before the first decision, for long enough to decide anew. */
+static __always_inline u64 decided_for_ns(u64 at_ns, u64 now)
+{
+	return at_ns ? sub_floor_u64(now, at_ns) : TANDEM_BAN_HOLD_NS;
+}
+
 /* Shall a vCPU that straggles by its share be left to best-effort work? `others_idle`: some other has nothing to do. */
 static __always_inline bool keeps_others_waiting(struct cpu_state *c, s32 cpu, bool others_idle, u64 now)
 {
@@ -110,9 +116,7 @@ static __always_inline bool keeps_others_waiting(struct cpu_state *c, s32 cpu, b
 		c->held_up_at_ns = now;
 		c->held_up = held_up(c->held_up, others_idle);
 	}
-	return holds_others_up(c->held_up, banned,
-			       c->banned_at_ns ? sub_floor_u64(now, c->banned_at_ns) : TANDEM_BAN_HOLD_NS,
-			       c->trials_failed);
+	return holds_others_up(c->held_up, banned, decided_for_ns(c->banned_at_ns, now), c->trials_failed);
 }
 
 /* Apart from the loop that asks it: the verifier would follow each of its paths through every round. */
@@ -133,7 +137,7 @@ COLD u32 bans_of(u32 cpu, u64 now)
 	view.share = c->model.share;
 	view.samples = c->model.samples;
 	view.banned = c->straggles;
-	view.since_ns = c->straggles_at_ns ? sub_floor_u64(now, c->straggles_at_ns) : TANDEM_BAN_HOLD_NS;
+	view.since_ns = decided_for_ns(c->straggles_at_ns, now);
 	if (is_straggler(&view) != !!c->straggles) {
 		c->straggles = !c->straggles;
 		c->straggles_at_ns = now;
