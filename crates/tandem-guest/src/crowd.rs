@@ -121,10 +121,10 @@ fn is_usable(fact: &VcpuFacts) -> bool {
 /// at the end of a task's turn, too coarse for a short window. None: the kernel does not say how long tasks wait.
 fn sums(facts: &[VcpuFacts]) -> Option<Sums> {
     let sum = |of: fn(&VcpuFacts) -> u64| facts.iter().map(of).fold(0, u64::saturating_add);
-    gate::read_without_steal().map(|kernel| Sums {
+    gate::read_schedstat().map(|kernel| Sums {
         ran_ns: sum(|fact| fact.wanted_ns),
         stolen_ns: sum(|fact| fact.stolen_ns),
-        waited_ns: kernel.waited_ns,
+        ..kernel
     })
 }
 

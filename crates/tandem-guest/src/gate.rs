@@ -1,8 +1,9 @@
 //! Does it help? The daemon compares what is lost with its scheduler and without, and steps back to the kernel's own
 //! when there is nothing to gain (`tandem guest --gate`).
 //!
-//! What is lost, per second of work done: time that runnable tasks wait for a vCPU (run delay) and time that the host
-//! takes from vCPUs that have work (steal). The kernel keeps both whichever scheduler runs.
+//! What is lost, per second of work done: time for which tasks had a vCPU or waited for one (run delay) without being
+//! served. The kernel keeps all three whichever scheduler runs. Steal as such is not what is lost: where a vCPU that was
+//! idle is woken while the host has its pCPU, steal grows, but whoever waits there is counted already.
 //!
 //! * Nothing is stolen for [`QUIET`]: nothing is to be gained. It steps back, and comes again as soon as the host
 //!   takes something.
@@ -10,7 +11,7 @@
 //!   Each trial that confirms what was known doubles the time until the next.
 
 use std::time::Duration;
-use tandem_probe::core::steal_of_all_ns;
+use tandem_probe::core::{steal_of_all_ns, work_of_all_ns};
 
 /// Length of a window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(2);
@@ -37,6 +38,8 @@ pub(crate) struct Sums {
     pub(crate) waited_ns: u64,
     /// Time that the host took (`/proc/stat`).
     pub(crate) stolen_ns: u64,
+    /// Time for which CPUs did something (likewise).
+    pub(crate) worked_ns: u64,
 }
 
 impl Sums {
@@ -45,21 +48,18 @@ impl Sums {
             ran_ns: self.ran_ns.saturating_sub(earlier.ran_ns),
             waited_ns: self.waited_ns.saturating_sub(earlier.waited_ns),
             stolen_ns: self.stolen_ns.saturating_sub(earlier.stolen_ns),
+            worked_ns: self.worked_ns.saturating_sub(earlier.worked_ns),
         }
-    }
-
-    fn work_ns(self) -> u64 {
-        self.ran_ns.saturating_sub(self.stolen_ns)
     }
 
     /// Lost per second of work; none: too little work to say.
     fn loss(self) -> Option<f64> {
-        let work = self.work_ns() as f64;
-        (work >= BUSY * WINDOW.as_nanos() as f64).then(|| (self.waited_ns + self.stolen_ns) as f64 / work)
+        let lost = self.ran_ns.saturating_add(self.waited_ns).saturating_sub(self.worked_ns);
+        (self.worked_ns as f64 >= BUSY * WINDOW.as_nanos() as f64).then(|| lost as f64 / self.worked_ns as f64)
     }
 
     fn something_stolen(self) -> bool {
-        self.stolen_ns as f64 > STOLEN * self.work_ns() as f64
+        self.stolen_ns as f64 > STOLEN * self.worked_ns as f64
     }
 }
 
@@ -182,7 +182,11 @@ fn median(values: &mut [f64]) -> Option<f64> {
 
 /// Reads the sums from the text of `/proc/schedstat` and `/proc/stat`.
 fn parse(schedstat: &str, stat: &str) -> Sums {
-    Sums { stolen_ns: steal_of_all_ns(stat).unwrap_or(0), ..parse_schedstat(schedstat) }
+    Sums {
+        stolen_ns: steal_of_all_ns(stat).unwrap_or(0),
+        worked_ns: work_of_all_ns(stat).unwrap_or(0),
+        ..parse_schedstat(schedstat)
+    }
 }
 
 /// Run time and run delay from the text of `/proc/schedstat`.
@@ -204,8 +208,8 @@ pub(crate) fn read() -> Option<Sums> {
     Some(parse(&schedstat, &stat))
 }
 
-/// Likewise, but nothing is counted as stolen.
-pub(crate) fn read_without_steal() -> Option<Sums> {
+/// Likewise, but only what schedstat has: nothing is counted as stolen, or as done.
+pub(crate) fn read_schedstat() -> Option<Sums> {
     std::fs::read_to_string("/proc/schedstat").ok().as_deref().map(parse_schedstat)
 }
 
@@ -235,6 +239,7 @@ mod tests {
                 let waited = if self.loaded { waited_with } else { waited_without };
                 self.sums.ran_ns += (work * (1.0 + stolen)) as u64;
                 self.sums.stolen_ns += (work * stolen) as u64;
+                self.sums.worked_ns += work as u64;
                 self.sums.waited_ns += (work * waited) as u64;
                 loaded += u32::from(self.loaded);
                 self.gate.window(self.sums);
@@ -287,7 +292,14 @@ mod tests {
             "version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 100 20 3\ndomain0 MC 3 0\ncpu1 0 0 0 0 0 0 50 5 1\n";
         let stat = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
         let sums = parse(schedstat, stat);
-        assert_eq!(sums, Sums { ran_ns: 150, waited_ns: 25, stolen_ns: 80_000_000 });
+        assert_eq!(sums, Sums { ran_ns: 150, waited_ns: 25, stolen_ns: 80_000_000, worked_ns: 190_000_000 });
+    }
+
+    #[test]
+    fn steal_of_vcpus_that_were_idle_is_not_lost_twice() {
+        // 100 ms of work; 300 ms were waited for vCPUs that were woken while the host had their pCPUs.
+        let seen = Sums { ran_ns: 100_000_000, waited_ns: 300_000_000, stolen_ns: 300_000_000, worked_ns: 100_000_000 };
+        assert_eq!(seen.loss(), Some(3.0));
     }
 
     proptest! {

@@ -32,6 +32,10 @@ pub struct Args {
     /// Worker processes of nginx
     #[arg(long, visible_alias = "threads", default_value_t = arguments::available_cpus(), value_parser = clap::value_parser!(u32).range(1..=MAX_THREADS))]
     workers: u32,
+    /// Let the kernel spread the connections over the workers, instead of leaving each one, and all of its requests, to
+    /// whichever worker is there first (listen ... reuseport)
+    #[arg(long)]
+    spread: bool,
     /// Threads of wrk; at most one per connection
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_THREADS))]
     client_threads: u32,
@@ -83,6 +87,7 @@ pub fn run(args: &Args) -> Result<Value> {
     report.insert("secs".to_owned(), json!(args.secs));
     report.insert("connections".to_owned(), json!(args.connections));
     report.insert("workers".to_owned(), json!(args.workers));
+    report.insert("spread".to_owned(), json!(args.spread));
     Ok(Value::Object(report))
 }
 
@@ -100,6 +105,7 @@ fn configuration(args: &Args, dir: &Path, port: u16) -> String {
         // Writing into a String cannot fail.
         let _ = writeln!(text, "  {kind}_temp_path {dir}/{kind};");
     }
-    let _ = writeln!(text, "  server {{ listen 127.0.0.1:{port}; root {dir}; }}\n}}");
+    let spread = if args.spread { " reuseport" } else { "" };
+    let _ = writeln!(text, "  server {{ listen 127.0.0.1:{port}{spread}; root {dir}; }}\n}}");
     text
 }
