@@ -55,7 +55,8 @@ impl Sums {
     /// Lost per second of work; none: too little work to say.
     fn loss(self) -> Option<f64> {
         let lost = self.ran_ns.saturating_add(self.waited_ns).saturating_sub(self.worked_ns);
-        (self.worked_ns as f64 >= BUSY * WINDOW.as_nanos() as f64).then(|| lost as f64 / self.worked_ns as f64)
+        (self.worked_ns as f64 >= BUSY * WINDOW.as_nanos() as f64)
+            .then(|| lost as f64 / self.worked_ns as f64)
     }
 
     fn something_stolen(self) -> bool {
@@ -298,7 +299,12 @@ mod tests {
     #[test]
     fn steal_of_vcpus_that_were_idle_is_not_lost_twice() {
         // 100 ms of work; 300 ms were waited for vCPUs that were woken while the host had their pCPUs.
-        let seen = Sums { ran_ns: 100_000_000, waited_ns: 300_000_000, stolen_ns: 300_000_000, worked_ns: 100_000_000 };
+        let seen = Sums {
+            ran_ns: 100_000_000,
+            waited_ns: 300_000_000,
+            stolen_ns: 300_000_000,
+            worked_ns: 100_000_000,
+        };
         assert_eq!(seen.loss(), Some(3.0));
     }
 
