@@ -4,9 +4,9 @@
 //! Which ones: of those that share a hardware thread, one (where a probe has found that). Otherwise there is no telling
 //! from inside, and each trial asks for others.
 
+use crate::accounts;
 use crate::bpf::{intf, BpfSkel};
 use crate::domains::Domains;
-use crate::gate::{self, Sums};
 use crate::model::VcpuFacts;
 use crate::{park, GuestError};
 use std::time::{Duration, Instant};
@@ -26,6 +26,14 @@ struct Found {
     last: Option<(Instant, Sums)>,
     /// Length of the window that has begun, or will after a pause.
     window: Duration,
+}
+
+/// Sums over all vCPUs since the boot, nanoseconds.
+#[derive(Clone, Copy)]
+struct Sums {
+    ran_ns: u64,
+    stolen_ns: u64,
+    waited_ns: u64,
 }
 
 impl Default for Found {
@@ -61,7 +69,7 @@ impl Crowd {
         let Some((began, before)) = self.found.last.replace((now, sums)) else {
             return Ok(self.found.window);
         };
-        let seen = seen(sums.since(before), now - began);
+        let seen = seen(sums, before, now - began);
         let policy = &mut self.found.policy;
         let used = policy.used;
         let next_ns = crowding::crowd_window(policy, &seen, u32::try_from(usable.len()).unwrap_or(u32::MAX));
@@ -121,19 +129,19 @@ fn is_usable(fact: &VcpuFacts) -> bool {
 /// at the end of a task's turn, too coarse for a short window. None: the kernel does not say how long tasks wait.
 fn sums(facts: &[VcpuFacts]) -> Option<Sums> {
     let sum = |of: fn(&VcpuFacts) -> u64| facts.iter().map(of).fold(0, u64::saturating_add);
-    gate::read_schedstat().map(|kernel| Sums {
+    accounts::waited_of_all_ns().map(|waited_ns| Sums {
         ran_ns: sum(|fact| fact.wanted_ns),
         stolen_ns: sum(|fact| fact.stolen_ns),
-        ..kernel
+        waited_ns,
     })
 }
 
-fn seen(sums: Sums, length: Duration) -> crowd_seen {
+fn seen(now: Sums, before: Sums, length: Duration) -> crowd_seen {
     crowd_seen {
         length_ns: u64::try_from(length.as_nanos()).unwrap_or(u64::MAX),
-        ran_ns: sums.ran_ns,
-        stolen_ns: sums.stolen_ns,
-        waited_ns: sums.waited_ns,
+        ran_ns: now.ran_ns.saturating_sub(before.ran_ns),
+        stolen_ns: now.stolen_ns.saturating_sub(before.stolen_ns),
+        waited_ns: now.waited_ns.saturating_sub(before.waited_ns),
     }
 }
 

@@ -1,17 +1,16 @@
 //! Does it help? The daemon compares what is lost with its scheduler and without, and steps back to the kernel's own
 //! when there is nothing to gain (`tandem guest --gate`).
 //!
-//! What is lost, per second of work done: time for which tasks had a vCPU or waited for one (run delay) without being
-//! served. The kernel keeps all three whichever scheduler runs. Steal as such is not what is lost: where a vCPU that was
-//! idle is woken while the host has its pCPU, steal grows, but whoever waits there is counted already.
+//! What is lost, per second of work done: time for which tasks had a vCPU, or waited for one, without being served
+//! ([`Accounts`]).
 //!
 //! * Nothing is stolen for [`QUIET`]: nothing is to be gained. It steps back, and comes again as soon as the host
 //!   takes something.
 //! * Otherwise now and then a trial: some windows without it between windows with it. Whoever loses less stays.
 //!   Each trial that confirms what was known doubles the time until the next.
 
+use crate::accounts::{Accounts, Seen};
 use std::time::Duration;
-use tandem_probe::core::{steal_of_all_ns, work_of_all_ns};
 
 /// Length of a window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(2);
@@ -29,34 +28,11 @@ const CLEARLY: f64 = 0.95;
 /// A window with less work says nothing, part of its length.
 const BUSY: f64 = 0.02;
 
-/// Sums over all CPUs, nanoseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Sums {
-    /// Time for which tasks had a CPU, steal included (`/proc/schedstat`).
-    pub(crate) ran_ns: u64,
-    /// Time for which runnable tasks waited for one (likewise).
-    pub(crate) waited_ns: u64,
-    /// Time that the host took (`/proc/stat`).
-    pub(crate) stolen_ns: u64,
-    /// Time for which CPUs did something (likewise).
-    pub(crate) worked_ns: u64,
-}
-
-impl Sums {
-    pub(crate) fn since(self, earlier: Self) -> Self {
-        Self {
-            ran_ns: self.ran_ns.saturating_sub(earlier.ran_ns),
-            waited_ns: self.waited_ns.saturating_sub(earlier.waited_ns),
-            stolen_ns: self.stolen_ns.saturating_sub(earlier.stolen_ns),
-            worked_ns: self.worked_ns.saturating_sub(earlier.worked_ns),
-        }
-    }
-
+impl Seen {
     /// Lost per second of work; none: too little work to say.
     fn loss(self) -> Option<f64> {
-        let lost = self.ran_ns.saturating_add(self.waited_ns).saturating_sub(self.worked_ns);
         (self.worked_ns as f64 >= BUSY * WINDOW.as_nanos() as f64)
-            .then(|| lost as f64 / self.worked_ns as f64)
+            .then(|| self.lost_ns as f64 / self.worked_ns as f64)
     }
 
     fn something_stolen(self) -> bool {
@@ -81,7 +57,7 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Gate {
     state: State,
-    last: Option<Sums>,
+    last: Option<Accounts>,
     quiet: Duration,
     until_trial: Duration,
     pause: Duration,
@@ -103,9 +79,10 @@ impl Gate {
     }
 
     /// A window is over. What is between two loads is in no window: call `forget` after loading or unloading.
-    pub(crate) fn window(&mut self, now: Sums) {
-        let Some(last) = self.last.replace(now) else { return };
-        let seen = now.since(last);
+    pub(crate) fn window(&mut self, now: Accounts) {
+        let seen = self.last.as_ref().map(|last| now.since(last));
+        self.last = Some(now);
+        let Some(seen) = seen else { return };
         self.quiet = if seen.something_stolen() { Duration::ZERO } else { self.quiet + WINDOW };
         match self.state {
             State::Working if self.quiet >= QUIET => self.enter(State::Quiet),
@@ -181,55 +158,23 @@ fn median(values: &mut [f64]) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-/// Reads the sums from the text of `/proc/schedstat` and `/proc/stat`.
-fn parse(schedstat: &str, stat: &str) -> Sums {
-    Sums {
-        stolen_ns: steal_of_all_ns(stat).unwrap_or(0),
-        worked_ns: work_of_all_ns(stat).unwrap_or(0),
-        ..parse_schedstat(schedstat)
-    }
-}
-
-/// Run time and run delay from the text of `/proc/schedstat`.
-fn parse_schedstat(schedstat: &str) -> Sums {
-    let mut sums = Sums::default();
-    for line in schedstat.lines().filter(|line| line.starts_with("cpu")) {
-        // cpu<N> and nine numbers; the seventh is run time, the eighth run delay (Documentation/scheduler/sched-stats).
-        let mut numbers = line.split_ascii_whitespace().skip(7).map(|word| word.parse::<u64>().unwrap_or(0));
-        sums.ran_ns = sums.ran_ns.saturating_add(numbers.next().unwrap_or(0));
-        sums.waited_ns = sums.waited_ns.saturating_add(numbers.next().unwrap_or(0));
-    }
-    sums
-}
-
-/// The sums of this machine; none: the kernel does not keep them.
-pub(crate) fn read() -> Option<Sums> {
-    let schedstat = std::fs::read_to_string("/proc/schedstat").ok()?;
-    let stat = std::fs::read_to_string("/proc/stat").ok()?;
-    Some(parse(&schedstat, &stat))
-}
-
-/// Likewise, but only what schedstat has: nothing is counted as stolen, or as done.
-pub(crate) fn read_schedstat() -> Option<Sums> {
-    std::fs::read_to_string("/proc/schedstat").ok().as_deref().map(parse_schedstat)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accounts::Times;
     use proptest::prelude::*;
 
     /// A machine: what a window of it loses with the scheduler and without.
     struct Machine {
         gate: Gate,
-        sums: Sums,
+        times: Times,
         loaded: bool,
         loads: u32,
     }
 
     impl Machine {
         fn new() -> Self {
-            Self { gate: Gate::new(), sums: Sums::default(), loaded: true, loads: 0 }
+            Self { gate: Gate::new(), times: Times::default(), loaded: true, loads: 0 }
         }
 
         /// So many windows of a second of work; lost: parts of it. Returns in how many it was loaded.
@@ -238,19 +183,18 @@ mod tests {
             for _ in 0..windows {
                 let work = 1e9;
                 let waited = if self.loaded { waited_with } else { waited_without };
-                self.sums.ran_ns += (work * (1.0 + stolen)) as u64;
-                self.sums.stolen_ns += (work * stolen) as u64;
-                self.sums.worked_ns += work as u64;
-                self.sums.waited_ns += (work * waited) as u64;
+                self.times.ran_ns += (work * (1.0 + stolen)) as u64;
+                self.times.stolen_ns += (work * stolen) as u64;
+                self.times.waited_ns += (work * waited) as u64;
                 loaded += u32::from(self.loaded);
-                self.gate.window(self.sums);
+                self.gate.window(Accounts::from_iter([(0, self.times)]));
                 let wanted = !self.gate.steps_back();
                 if wanted != self.loaded {
                     self.loaded = wanted;
                     self.loads += u32::from(wanted);
                     self.gate.forget();
                     // The window in which it happens.
-                    self.gate.window(self.sums);
+                    self.gate.window(Accounts::from_iter([(0, self.times)]));
                 }
             }
             loaded
@@ -287,33 +231,7 @@ mod tests {
         assert_eq!(machine.loads, before + 1);
     }
 
-    #[test]
-    fn the_kernels_sums_are_read() {
-        let schedstat =
-            "version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 100 20 3\ndomain0 MC 3 0\ncpu1 0 0 0 0 0 0 50 5 1\n";
-        let stat = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
-        let sums = parse(schedstat, stat);
-        assert_eq!(sums, Sums { ran_ns: 150, waited_ns: 25, stolen_ns: 80_000_000, worked_ns: 190_000_000 });
-    }
-
-    #[test]
-    fn steal_of_vcpus_that_were_idle_is_not_lost_twice() {
-        // 100 ms of work; 300 ms were waited for vCPUs that were woken while the host had their pCPUs.
-        let seen = Sums {
-            ran_ns: 100_000_000,
-            waited_ns: 300_000_000,
-            stolen_ns: 300_000_000,
-            worked_ns: 100_000_000,
-        };
-        assert_eq!(seen.loss(), Some(3.0));
-    }
-
     proptest! {
-        #[test]
-        fn any_text_is_read(schedstat in "\\PC*", stat in "\\PC*") {
-            parse(&schedstat, &stat);
-        }
-
         #[test]
         fn it_never_loads_and_unloads_without_end(losses in prop::collection::vec((0.0..1.0f64, 0.0..1.0f64, 0.0..1.0f64), 1..40)) {
             let mut machine = Machine::new();

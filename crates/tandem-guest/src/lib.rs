@@ -5,6 +5,7 @@
 //! Nothing outlives the process: the scheduler is held by a link that the kernel drops when the
 //! process ends, however it ends.
 
+mod accounts;
 mod bpf;
 mod budget;
 pub mod cost;

@@ -1,5 +1,6 @@
 //! Life cycle: check, load, run, report, give back.
 
+use crate::accounts::Accounts;
 use crate::bpf::{intf, BpfSkel, BpfSkelBuilder};
 use crate::budget::Budget;
 use crate::crowd::Crowd;
@@ -89,8 +90,8 @@ fn stand_by(gate: &mut Gate) {
     while gate.steps_back() && !sys::termination_requested() {
         if Instant::now() >= next {
             next += gate::WINDOW;
-            match gate::read() {
-                Some(sums) => gate.window(sums),
+            match Accounts::read() {
+                Some(accounts) => gate.window(accounts),
                 None => gate.blind(),
             }
         }
@@ -232,8 +233,8 @@ impl<'a> Running<'a> {
             }
             if let Some(gate) = gate.as_mut().filter(|_| now >= next_window) {
                 next_window = now + gate::WINDOW;
-                if let Some(sums) = gate::read() {
-                    gate.window(sums);
+                if let Some(accounts) = Accounts::read() {
+                    gate.window(accounts);
                 }
                 if gate.steps_back() {
                     return Ok(());

@@ -41,40 +41,11 @@ impl SchedStat {
 
 /// Steal of one CPU since the boot as `/proc/stat` has it, ns (in steps of 10 ms). None: no such CPU.
 pub fn steal_ns(proc_stat: &str, cpu: usize) -> Option<u64> {
-    let line = times_of(proc_stat, &format!("cpu{cpu}"))?;
-    sum_ns(line, &[STEAL])
-}
-
-/// The same of all CPUs together.
-pub fn steal_of_all_ns(proc_stat: &str) -> Option<u64> {
-    sum_ns(times_of(proc_stat, "cpu")?, &[STEAL])
-}
-
-/// Time for which all CPUs together did something since the boot, without what the host took meanwhile, as `/proc/stat`
-/// has it, ns (in steps of 10 ms; the kernel finds it by sampling at its ticks).
-pub fn work_of_all_ns(proc_stat: &str) -> Option<u64> {
-    sum_ns(times_of(proc_stat, "cpu")?, &[USER, NICE, SYSTEM, IRQ, SOFTIRQ])
-}
-
-/// Fields of a line of `/proc/stat`, see proc_stat(5).
-const USER: usize = 1;
-const NICE: usize = 2;
-const SYSTEM: usize = 3;
-const IRQ: usize = 6;
-const SOFTIRQ: usize = 7;
-const STEAL: usize = 8;
-
-fn times_of<'a>(proc_stat: &'a str, name: &str) -> Option<&'a str> {
-    proc_stat.lines().find(|line| line.split_ascii_whitespace().next() == Some(name))
-}
-
-fn sum_ns(line: &str, fields: &[usize]) -> Option<u64> {
     /// User space is told of time in hundredths of a second.
     const UNIT_NS: u64 = 10_000_000;
-    fields.iter().try_fold(0u64, |sum, field| {
-        let time = line.split_ascii_whitespace().nth(*field)?.parse::<u64>().ok()?;
-        sum.checked_add(time.checked_mul(UNIT_NS)?)
-    })
+    let name = format!("cpu{cpu}");
+    let line = proc_stat.lines().find(|line| line.split_ascii_whitespace().next() == Some(&name))?;
+    line.split_ascii_whitespace().nth(8)?.parse::<u64>().ok()?.checked_mul(UNIT_NS)
 }
 
 /// The CPU that the calling thread is pinned to.
