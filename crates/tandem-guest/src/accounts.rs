@@ -7,6 +7,7 @@
 //! the latter kind can be no more than the CPU was idle, and no more than tasks waited; that much is taken to be.
 
 use std::collections::BTreeMap;
+use tandem_probe::core::PROC_STAT_UNIT_NS;
 
 /// One CPU since the boot, nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,8 +46,6 @@ impl Accounts {
     }
 
     fn parse(schedstat: &str, stat: &str) -> Self {
-        /// User space is told of time in hundredths of a second.
-        const UNIT_NS: u64 = 10_000_000;
         let mut cpus: BTreeMap<usize, Times> = BTreeMap::new();
         for (cpu, numbers) in lines_of_cpus(schedstat) {
             let [ran_ns, waited_ns] = [6, 7].map(|at| numbers.get(at).copied().unwrap_or(0));
@@ -55,7 +54,7 @@ impl Accounts {
         for (cpu, numbers) in lines_of_cpus(stat) {
             if let Some(times) = cpus.get_mut(&cpu) {
                 // user nice system idle iowait irq softirq steal, see proc_stat(5).
-                let ns = |at: usize| numbers.get(at).map_or(0, |time| time.saturating_mul(UNIT_NS));
+                let ns = |at: usize| numbers.get(at).map_or(0, |time| time.saturating_mul(PROC_STAT_UNIT_NS));
                 times.idle_ns = ns(3).saturating_add(ns(4));
                 times.stolen_ns = ns(7);
             }
@@ -89,11 +88,7 @@ impl FromIterator<(usize, Times)> for Accounts {
 /// Run delay of all CPUs together since the boot, nanoseconds; none: the kernel does not keep it.
 pub(crate) fn waited_of_all_ns() -> Option<u64> {
     let schedstat = std::fs::read_to_string("/proc/schedstat").ok()?;
-    Some(
-        lines_of_cpus(&schedstat)
-            .filter_map(|(_, numbers)| numbers.get(7).copied())
-            .fold(0, u64::saturating_add),
-    )
+    Some(Accounts::parse(&schedstat, "").0.values().map(|times| times.waited_ns).fold(0, u64::saturating_add))
 }
 
 /// Lines `cpu<N> <numbers>`: the form of both files (Documentation/scheduler/sched-stats, proc_stat(5)).

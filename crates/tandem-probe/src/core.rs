@@ -39,13 +39,14 @@ impl SchedStat {
     }
 }
 
+/// The unit of times in `/proc/stat`, ns: user space is told of time in hundredths of a second.
+pub const PROC_STAT_UNIT_NS: u64 = 10_000_000;
+
 /// Steal of one CPU since the boot as `/proc/stat` has it, ns (in steps of 10 ms). None: no such CPU.
 pub fn steal_ns(proc_stat: &str, cpu: usize) -> Option<u64> {
-    /// User space is told of time in hundredths of a second.
-    const UNIT_NS: u64 = 10_000_000;
     let name = format!("cpu{cpu}");
     let line = proc_stat.lines().find(|line| line.split_ascii_whitespace().next() == Some(&name))?;
-    line.split_ascii_whitespace().nth(8)?.parse::<u64>().ok()?.checked_mul(UNIT_NS)
+    line.split_ascii_whitespace().nth(8)?.parse::<u64>().ok()?.checked_mul(PROC_STAT_UNIT_NS)
 }
 
 /// The CPU that the calling thread is pinned to.
