@@ -10,15 +10,18 @@
  * first case and stays in the second.
  *
  *   all     much is stolen, twice in a row             -> try
- *   try     a short window with few vCPUs: the steal is gone, and no less
- *           was got                                    -> few, otherwise all
+ *   try     a short window with few vCPUs: the steal is gone, and there was
+ *           as much to be had as was got before        -> few, otherwise all
  *   few     tasks wait                                 -> more
  *           much is stolen, or for long little to do   -> all
  *   more    a short window with half as many again, in full use of which
  *           more was got                               -> few (so many)
  *
- * A trial that fails doubles the time until the next, and asks for others of
- * the vCPUs: those tried may have been on the same pCPU.
+ * Those tried may have been on the same pCPU: the steal stays then, too. The
+ * first trial therefore asks for others twice before it has failed, unless
+ * far too little was got for that. From then on each one that fails doubles
+ * the time until the next, which asks for others as well. The same holds for
+ * trials with more; after one that failed those from before are in use again.
  *
  * VCPU-Bal (APSys'13) has the host tell each VM how many vCPUs it shall
  * use; this is what the guest can find out alone. The method is ours.
@@ -38,6 +41,8 @@
 /* From one trial that failed to the next, at first and at most. */
 #define TANDEM_CROWD_PAUSE_NS (2000 * NSEC_PER_MSEC_)
 #define TANDEM_CROWD_LONGEST_NS (300000 * NSEC_PER_MSEC_)
+/* So many times the first trial asks for others, if it got two fifths of what was got before. */
+#define TANDEM_CROWD_OTHERS 2U
 /*
  * Little to do: so many thousandths of the vCPUs in use are busy, or fewer.
  * After so much more time with little to do than with much all are in use
@@ -70,10 +75,13 @@ struct crowd {
 	u32 state;		/* enum crowd_state */
 	u32 used;		/* vCPUs in use; 0: all */
 	u32 before;		/* before the trial */
-	u32 got;		/* before the trial: pCPUs, in thousandths */
+	u32 got;		/* before the trial, or in the window before: pCPUs, in thousandths */
 	u32 lost;		/* before the trial: stolen, in thousandths of the time of busy vCPUs */
 	u32 in_a_row;		/* windows with much steal */
-	u32 attempt;		/* trials with few that failed: says which ones are to be used */
+	u32 attempt;		/* says which ones are to be used */
+	u32 settled;		/* before a trial with more: the choice then */
+	u32 in_vain;		/* choices of more that failed since */
+	u32 others;		/* choices of this trial that failed */
 };
 
 /* Thousandths; 0 if there is nothing to compare with. */
@@ -99,20 +107,43 @@ POLICY void crowd_enter(struct crowd *c, u32 state, u32 used)
 	c->used = used;
 	c->in_a_row = 0;
 	c->idle_ns = 0;
+	c->others = 0;
 }
 
-POLICY void crowd_failed(struct crowd *c, u32 state, u32 used)
+POLICY void crowd_failed(struct crowd *c, u32 state, u32 used, u32 attempt)
 {
 	c->pause_ns = c->pause_ns ? min_u64(2 * c->pause_ns, TANDEM_CROWD_LONGEST_NS) : TANDEM_CROWD_PAUSE_NS;
 	c->rest_ns = c->pause_ns;
-	c->attempt += state == CROWD_ALL;
+	c->attempt = attempt;
 	crowd_enter(c, state, used);
+}
+
+/* Whether this trial may ask for others still: then it does. */
+POLICY bool crowd_others(struct crowd *c)
+{
+	if (c->pause_ns || c->others >= TANDEM_CROWD_OTHERS)
+		return false;
+	c->others++;
+	c->attempt++;
+	return true;
+}
+
+/*
+ * Those in use give as much time as was got with more, used or not: threads
+ * that wait for each other leave some of it idle on the way.
+ */
+POLICY bool crowd_as_much(const struct crowd *c, u32 busy, u32 got)
+{
+	u64 stolen = busy > got ? busy - got : 0;
+
+	return sub_floor_u64(1000ULL * c->used, stolen) * 20 >= (u64)c->got * 19;
 }
 
 POLICY void crowd_worked(struct crowd *c)
 {
 	c->pause_ns = 0;
 	c->rest_ns = 0;
+	c->in_vain = 0;
 	crowd_enter(c, CROWD_FEW, c->used);
 }
 
@@ -125,26 +156,29 @@ POLICY u64 crowd_window(struct crowd *c, const struct crowd_seen *s, u32 usable)
 	u64 done_ns = sub_floor_u64(s->ran_ns, s->stolen_ns);
 	u32 busy = crowd_part(s->ran_ns, s->length_ns), got = crowd_part(done_ns, s->length_ns);
 	u32 lost = crowd_part(min_u64(s->stolen_ns, s->ran_ns), s->ran_ns);
-	u32 waiting = crowd_part(s->waited_ns, s->length_ns), enough = crowd_enough(got), more;
-	bool much = lost >= TANDEM_CROWD_MUCH && busy >= (c->state == CROWD_ALL ? 1500 : 500);
+	u32 waiting = crowd_part(s->waited_ns, s->length_ns), enough, more, most;
+	bool little, much = lost >= TANDEM_CROWD_MUCH && busy >= (c->state == CROWD_ALL ? 1500 : 500);
 
 	c->rest_ns = sub_floor_u64(c->rest_ns, s->length_ns);
 	c->in_a_row = much ? min_u64(c->in_a_row + 1, 1000) : 0;
-	if (c->used >= usable)
+	if (c->used > usable || (c->used == usable && c->state != CROWD_MORE))
 		crowd_enter(c, CROWD_ALL, 0);
 	switch (c->state) {
 	case CROWD_TRY:
-		if (lost <= max_u64(TANDEM_CROWD_LITTLE, c->lost / 3) &&
-		    (busy < 850 * c->used || (u64)got * 20 >= (u64)c->got * 19))
+		little = lost <= max_u64(TANDEM_CROWD_LITTLE, c->lost / 3);
+		if (little && (busy < 850 * c->used || crowd_as_much(c, busy, got)))
 			crowd_worked(c);
-		else
-			crowd_failed(c, CROWD_ALL, 0);
+		else if (little || got * 5ULL < c->got * 2ULL || !crowd_others(c))
+			crowd_failed(c, CROWD_ALL, 0, c->attempt + 1);
 		break;
 	case CROWD_MORE:
-		if (lost < TANDEM_CROWD_MUCH && got >= c->got + 300 * (c->used - c->before))
+		if (lost < TANDEM_CROWD_MUCH && got >= c->got + 300 * (c->used - c->before)) {
 			crowd_worked(c);
-		else
-			crowd_failed(c, CROWD_FEW, c->before);
+			break;
+		}
+		c->in_vain++;
+		if (c->used == usable || !crowd_others(c))
+			crowd_failed(c, CROWD_FEW, c->before, c->settled);
 		break;
 	case CROWD_FEW:
 		c->idle_ns = busy <= TANDEM_CROWD_LITTLE_BUSY * c->used ? c->idle_ns + s->length_ns
@@ -156,15 +190,21 @@ POLICY u64 crowd_window(struct crowd *c, const struct crowd_seen *s, u32 usable)
 		} else if (!c->rest_ns && waiting >= 500 * c->used && usable > c->used) {
 			more = c->used + (c->used > 1 ? c->used / 2 : 1);
 			c->before = c->used;
+			c->settled = c->attempt;
+			c->attempt += c->in_vain;
 			c->got = got;
 			c->lost = lost;
 			crowd_enter(c, CROWD_MORE, (u32)min_u64(more, usable));
 		}
 		break;
 	default:
+		/* Work may have begun in the midst of one of two windows: the better one counts. */
+		most = c->in_a_row > 1 ? (u32)max_u64(c->got, got) : got;
+		enough = crowd_enough(most);
+		c->got = got;
 		if (c->in_a_row >= 2 && !c->rest_ns && enough < usable && enough * 4000 <= busy * 3) {
 			c->before = 0;
-			c->got = got;
+			c->got = most;
 			c->lost = lost;
 			crowd_enter(c, CROWD_TRY, enough);
 		}

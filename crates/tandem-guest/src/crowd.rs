@@ -9,6 +9,7 @@ use crate::bpf::{intf, BpfSkel};
 use crate::domains::Domains;
 use crate::model::VcpuFacts;
 use crate::{park, GuestError};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 use tandem_policy::{crowd, crowd_seen, crowding};
 
@@ -16,8 +17,12 @@ use tandem_policy::{crowd, crowd_seen, crowding};
 pub(crate) struct Crowd {
     domains: Domains,
     found: Found,
+    /// Those that could be used, when last asked.
+    usable: Vec<usize>,
     /// Out of use.
     parked: Vec<usize>,
+    /// Of the last step.
+    probes: u64,
 }
 
 /// What is known so far.
@@ -44,37 +49,50 @@ impl Default for Found {
 
 impl Crowd {
     pub(crate) fn new(domains: Domains) -> Self {
-        Self { domains, found: Found::default(), parked: Vec::new() }
+        Self { domains, found: Found::default(), usable: Vec::new(), parked: Vec::new(), probes: 0 }
     }
 
-    /// Another topology was found.
-    pub(crate) fn learn(&mut self, domains: Domains) {
+    /// Another topology was found. Trials that failed do not count: others would be chosen now. What was found to be enough
+    /// stays.
+    pub(crate) fn learn(&mut self, skel: &BpfSkel<'_>, domains: Domains) -> Result<(), GuestError> {
         self.domains = domains;
+        match self.found.policy.state {
+            crowding::FEW | crowding::MORE => Ok(()),
+            _ => self.start_again(skel),
+        }
     }
 
-    /// A window is over. Returns the length of the next one.
+    /// A window is over. Returns the length of the next one. `probes`: how often a probe that keeps all vCPUs busy has
+    /// begun or ended; where there was one, the window says nothing.
     pub(crate) fn step(
         &mut self,
         skel: &BpfSkel<'_>,
         facts: &[VcpuFacts],
         now: Instant,
+        probes: u64,
     ) -> Result<Duration, GuestError> {
         let usable: Vec<usize> = facts.iter().filter(|fact| is_usable(fact)).map(|fact| fact.cpu).collect();
+        // What was found out about others says nothing about these.
+        if usable != self.usable {
+            self.start_again(skel)?;
+            self.usable.clone_from(&usable);
+        }
         // Of two, a straggler's ban says all there is to say.
         let sums = (usable.len() > 2).then(|| sums(facts)).flatten();
         let Some(sums) = sums else {
             self.start_again(skel)?;
             return Ok(self.found.window);
         };
-        let Some((began, before)) = self.found.last.replace((now, sums)) else {
+        let undisturbed = std::mem::replace(&mut self.probes, probes) == probes && probes.is_multiple_of(2);
+        let Some((began, before)) = self.found.last.replace((now, sums)).filter(|_| undisturbed) else {
             return Ok(self.found.window);
         };
         let seen = seen(sums, before, now - began);
         let policy = &mut self.found.policy;
-        let used = policy.used;
+        let chosen = (policy.used, policy.attempt);
         let next_ns = crowding::crowd_window(policy, &seen, u32::try_from(usable.len()).unwrap_or(u32::MAX));
         self.found.window = Duration::from_nanos(next_ns);
-        if policy.used == used {
+        if (policy.used, policy.attempt) == chosen {
             return Ok(self.found.window);
         }
         let members = match policy.used as usize {
@@ -149,24 +167,29 @@ fn seen(now: Sums, before: Sums, length: Duration) -> crowd_seen {
 fn members(used: usize, usable: &[usize], domains: &Domains, attempt: usize) -> Vec<usize> {
     let (first, rest): (Vec<usize>, Vec<usize>) =
         usable.iter().partition(|cpu| domains.first_of_stack(**cpu, usable) == **cpu);
-    in_strides(&first, attempt).into_iter().chain(in_strides(&rest, attempt)).take(used).collect()
+    in_some_order(&first, attempt).into_iter().chain(in_some_order(&rest, attempt)).take(used).collect()
 }
 
-/// All of them, in an order that depends on the attempt: neighbours first, halves of the list first, and so on.
-fn in_strides(cpus: &[usize], attempt: usize) -> Vec<usize> {
-    let half = cpus.len() / 2;
-    let stride = if attempt.is_multiple_of(2) { 1 + attempt / 2 } else { half.saturating_sub(attempt / 2) };
-    let stride = 1 + stride.saturating_sub(1) % half.max(1);
-    let mut left: Vec<usize> = (0..cpus.len()).collect();
-    let mut order = Vec::with_capacity(cpus.len());
-    let mut at = 0;
-    while !left.is_empty() {
-        at %= left.len();
-        // `left` keeps the order of the list, so that steps go on from where the last one was.
-        order.push(cpus[left.remove(at)]);
-        at += stride - 1;
+/// All of them, in an order that depends on the attempt: neighbours first, those half the list apart, then by chance.
+fn in_some_order(cpus: &[usize], attempt: usize) -> Vec<usize> {
+    let mut order = cpus.to_vec();
+    match attempt {
+        0 => {}
+        1 => {
+            let (one, other) = cpus.split_at(cpus.len().div_ceil(2));
+            let pairs = one.iter().enumerate().flat_map(|(at, cpu)| [Some(cpu), other.get(at)]);
+            order = pairs.flatten().copied().collect();
+        }
+        _ => order.sort_by_key(|cpu| by_chance(attempt, *cpu)),
     }
     order
+}
+
+/// The same number for the same two, and otherwise any.
+fn by_chance(attempt: usize, cpu: usize) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (attempt, cpu).hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
@@ -178,8 +201,18 @@ mod tests {
     #[test]
     fn attempts_differ() {
         let cpus: Vec<usize> = (0..16).collect();
-        let two = |attempt| in_strides(&cpus, attempt)[..2].to_vec();
-        assert_eq!((two(0), two(1), two(2), two(3)), (vec![0, 1], vec![0, 8], vec![0, 2], vec![0, 7]));
+        let two = |attempt| in_some_order(&cpus, attempt)[..2].to_vec();
+        assert_eq!((two(0), two(1)), (vec![0, 1], vec![0, 8]));
+        // However vCPUs are spread over two pCPUs evenly, twenty attempts in a row find one of each.
+        for on_one in [|cpu: usize| cpu < 8, |cpu: usize| cpu % 2 == 0, |cpu: usize| cpu / 2 % 2 == 0] {
+            for first in 0..200 {
+                let found = (first..first + 20).any(|attempt| {
+                    let two = two(attempt);
+                    on_one(two[0]) != on_one(two[1])
+                });
+                assert!(found, "attempts {first} and on");
+            }
+        }
     }
 
     #[test]

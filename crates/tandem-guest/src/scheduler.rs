@@ -228,7 +228,7 @@ impl<'a> Running<'a> {
                 log::info!("{}", domains.in_words());
                 domains.install(&mut self.skel)?;
                 if let Some(crowd) = &mut self.crowd {
-                    crowd.learn(domains);
+                    crowd.learn(&self.skel, domains)?;
                 }
             }
             if let Some(gate) = gate.as_mut().filter(|_| now >= next_window) {
@@ -242,7 +242,8 @@ impl<'a> Running<'a> {
             }
             let facts = self.facts()?;
             if let Some(crowd) = &mut self.crowd {
-                next_step = now + crowd.step(&self.skel, &facts, now)?;
+                let probes = self.topology.as_ref().map_or(0, TopologyKeeper::turns);
+                next_step = now + crowd.step(&self.skel, &facts, now, probes)?;
             }
             if let Some(prober) = &mut self.prober {
                 prober.step(&facts, now);

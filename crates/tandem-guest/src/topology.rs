@@ -10,7 +10,7 @@ use crate::budget::Budget;
 use crate::domains::Domains;
 use crate::GuestError;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -40,25 +40,40 @@ pub(crate) struct TopologyKeeper {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     news: Receiver<Domains>,
+    turns: Arc<AtomicU64>,
 }
 
 impl TopologyKeeper {
     /// Starts probing. `file`: where the topology is remembered.
     pub(crate) fn start(nr_cpus: usize, file: PathBuf, budget: Arc<Budget>) -> Result<Self, GuestError> {
         let stop = Arc::new(AtomicBool::new(false));
+        let turns = Arc::new(AtomicU64::new(0));
         let (found, news) = channel();
-        let keeper =
-            Keeper { nr_cpus, file, boot_id: boot_id(), stop: Arc::clone(&stop), found, known: None, budget };
+        let keeper = Keeper {
+            nr_cpus,
+            file,
+            boot_id: boot_id(),
+            stop: Arc::clone(&stop),
+            turns: Arc::clone(&turns),
+            found,
+            known: None,
+            budget,
+        };
         let thread = std::thread::Builder::new()
             .name("topology".into())
             .spawn(move || keeper.run())
             .map_err(GuestError::Thread)?;
-        Ok(Self { stop, thread: Some(thread), news })
+        Ok(Self { stop, thread: Some(thread), news, turns })
     }
 
     /// What was found since the last call, if anything.
     pub(crate) fn news(&self) -> Option<Domains> {
         self.news.try_iter().last()
+    }
+
+    /// How often a probe has begun or ended: odd while one keeps all vCPUs busy.
+    pub(crate) fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
     }
 }
 
@@ -83,6 +98,7 @@ struct Keeper {
     file: PathBuf,
     boot_id: String,
     stop: Arc<AtomicBool>,
+    turns: Arc<AtomicU64>,
     found: Sender<Domains>,
     known: Option<Known>,
     budget: Arc<Budget>,
@@ -117,7 +133,9 @@ impl Keeper {
                 continue;
             }
             let started = Instant::now();
+            self.turns.fetch_add(1, Ordering::Relaxed);
             let ended = self.probe();
+            self.turns.fetch_add(1, Ordering::Relaxed);
             interval = match ended {
                 Ended::Same => (interval * 2).min(LATE),
                 Ended::New | Ended::Open => SOON,

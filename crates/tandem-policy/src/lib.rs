@@ -106,6 +106,10 @@ pub mod rwc {
 pub mod crowding {
     pub use crate::ffi::safe::crowd_window;
 
+    /// State: as few as were found to be enough.
+    pub const FEW: u32 = crate::ffi::crowd_state_CROWD_FEW;
+    /// State: more than that, for a window.
+    pub const MORE: u32 = crate::ffi::crowd_state_CROWD_MORE;
     /// Length of the first window, nanoseconds.
     pub const WINDOW_NS: u64 = crate::ffi::TANDEM_CROWD_WINDOW_NS as u64;
     /// Length of a window that is a trial, nanoseconds.

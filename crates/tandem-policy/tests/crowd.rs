@@ -1,7 +1,7 @@
 //! How many vCPUs are worth using (`policy/crowd.h`), against hosts of which the answer is known.
 
 use proptest::prelude::*;
-use tandem_policy::crowding::{crowd_window, SETTLE_NS, TRIAL_NS, WINDOW_NS};
+use tandem_policy::crowding::{self, crowd_window, SETTLE_NS, TRIAL_NS, WINDOW_NS};
 use tandem_policy::{crowd, crowd_seen};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -11,8 +11,23 @@ const SECOND_NS: u64 = 1_000_000_000;
 enum Host {
     /// The VM has so many pCPUs, whatever its number of vCPUs.
     Pcpus(f64),
+    /// Two pCPUs, each vCPU bound to one of them: the first so many choices are all on the same one.
+    Fixed(u32),
     /// Neighbours: each vCPU gets this share of its pCPU, whatever the others do.
     Neighbours(f64),
+}
+
+impl Host {
+    /// pCPUs got by so many busy vCPUs, and what could be got with all.
+    fn gives(self, busy: f64, busy_of_all: f64, few: bool, attempt: u32) -> (f64, f64) {
+        match self {
+            Self::Pcpus(pcpus) => (busy.min(pcpus), busy_of_all.min(pcpus)),
+            Self::Fixed(unlucky) => {
+                (busy.min(if few && attempt < unlucky { 1.0 } else { 2.0 }), busy_of_all.min(2.0))
+            }
+            Self::Neighbours(share) => (busy * share, busy_of_all * share),
+        }
+    }
 }
 
 struct Machine {
@@ -31,46 +46,54 @@ impl Machine {
         Self { crowd, next_ns: WINDOW_NS, done: 0.0, possible: 0.0, ran_ns: 0, trials_ns: 0 }
     }
 
-    fn got(host: Host, busy: f64) -> f64 {
-        match host {
-            Host::Pcpus(pcpus) => busy.min(pcpus),
-            Host::Neighbours(share) => busy * share,
+    fn used(&self, usable: u32) -> u32 {
+        if self.crowd.used == 0 {
+            usable
+        } else {
+            self.crowd.used
         }
     }
 
-    fn pass(&mut self, host: Host, got: f64, could_be_busy: f64, length_ns: u64) {
-        self.done += got * length_ns as f64 / 1e9;
-        self.possible += Self::got(host, could_be_busy) * length_ns as f64 / 1e9;
+    fn pass(&mut self, host: Host, threads: f64, usable: u32, length_ns: u64) -> crowd_seen {
+        let used = self.used(usable);
+        let busy = threads.min(f64::from(used));
+        let (got, possible) =
+            host.gives(busy, threads.min(f64::from(usable)), used < usable, self.crowd.attempt);
+        let length = length_ns as f64;
+        self.done += got * length / 1e9;
+        self.possible += possible * length / 1e9;
         self.ran_ns += length_ns;
+        crowd_seen {
+            length_ns,
+            ran_ns: (busy * length) as u64,
+            stolen_ns: ((busy - got) * length) as u64,
+            waited_ns: ((threads - busy) * length) as u64,
+        }
     }
 
     /// `threads` that never sleep, on `usable` vCPUs, for so long. Returns how many vCPUs are in use at its end.
     fn run(&mut self, host: Host, threads: f64, usable: u32, length_ns: u64) -> u32 {
         let end = self.ran_ns + length_ns;
         while self.ran_ns < end {
-            let used = if self.crowd.used == 0 { usable } else { self.crowd.used };
-            let busy = threads.min(f64::from(used));
-            let got = Self::got(host, busy);
-            let window = self.next_ns as f64;
-            let seen = crowd_seen {
-                length_ns: self.next_ns,
-                ran_ns: (busy * window) as u64,
-                stolen_ns: ((busy - got) * window) as u64,
-                waited_ns: ((threads - busy) * window) as u64,
-            };
-            self.pass(host, got, threads.min(f64::from(usable)), self.next_ns);
+            let before = (self.used(usable), self.crowd.attempt);
+            let seen = self.pass(host, threads, usable, self.next_ns);
             self.trials_ns += if self.next_ns == TRIAL_NS { TRIAL_NS } else { 0 };
             self.next_ns = crowd_window(&mut self.crowd, &seen, usable);
-            if self.crowd.used % usable != used % usable {
-                let now = if self.crowd.used == 0 { usable } else { self.crowd.used };
-                let got = Self::got(host, threads.min(f64::from(now)));
-                self.pass(host, got, threads.min(f64::from(usable)), SETTLE_NS);
+            if (self.used(usable), self.crowd.attempt) != before {
+                self.pass(host, threads, usable, SETTLE_NS);
             }
         }
-        if self.crowd.used == 0 {
-            usable
-        } else {
-            self.crowd.used
+        self.used(usable)
+    }
+}
+
+impl Machine {
+    /// As `run`, without the vCPUs that are being tried at its end.
+    fn found(&mut self, host: Host, usable: u32, length_ns: u64) -> u32 {
+        let used = self.run(host, 32.0, usable, length_ns);
+        match self.crowd.state {
+            crowding::MORE => self.crowd.before,
+            _ => used,
         }
     }
 }
@@ -96,6 +119,90 @@ fn a_crowd_finds_the_number_of_its_pcpus() {
             assert!(machine.done > 0.999 * machine.possible);
         }
     }
+}
+
+#[test]
+fn vcpus_on_the_same_pcpu_are_not_the_last_word() {
+    for unlucky in 0..=2 {
+        let mut machine = Machine::new();
+        assert_eq!(machine.found(Host::Fixed(unlucky), 8, 2 * SECOND_NS), 2, "{unlucky} choices of no use");
+    }
+    // Ever more rarely, but it goes on.
+    let mut machine = Machine::new();
+    assert_eq!(machine.found(Host::Fixed(5), 8, 2 * SECOND_NS), 8);
+    assert_eq!(machine.found(Host::Fixed(5), 8, 30 * SECOND_NS), 2);
+}
+
+#[test]
+fn more_vcpus_on_the_same_pcpu_are_not_the_last_word() {
+    for unlucky in 0..=2 {
+        let mut machine = Machine::new();
+        machine.crowd = crowd { state: crowding::FEW, used: 1, ..crowd::default() };
+        assert_eq!(machine.found(Host::Fixed(unlucky), 8, SECOND_NS), 2, "{unlucky} choices of no use");
+    }
+    let mut machine = Machine::new();
+    machine.crowd = crowd { state: crowding::FEW, used: 1, ..crowd::default() };
+    assert_eq!(machine.found(Host::Fixed(5), 8, 2 * SECOND_NS), 1);
+    assert_eq!(machine.found(Host::Fixed(5), 8, 15 * SECOND_NS), 2);
+}
+
+#[test]
+fn after_a_trial_with_more_those_from_before_are_used() {
+    let mut machine = Machine::new();
+    machine.run(Host::Fixed(1), 32.0, 8, 10 * SECOND_NS);
+    assert_eq!((machine.crowd.used, machine.crowd.attempt), (2, 1));
+    // Whether three are better than two has been asked, in vain.
+    assert!(machine.crowd.in_vain > 2);
+}
+
+#[test]
+fn the_last_one_is_tried_like_others() {
+    let mut machine = Machine::new();
+    assert_eq!(machine.run(Host::Pcpus(2.0), 32.0, 3, 2 * SECOND_NS), 2);
+    let tried_ns = machine.trials_ns;
+    machine.run(Host::Pcpus(2.0), 32.0, 3, 60 * SECOND_NS);
+    assert!(machine.trials_ns - tried_ns < SECOND_NS);
+    assert_eq!(machine.run(Host::Pcpus(3.0), 32.0, 3, 60 * SECOND_NS), 3);
+}
+
+#[test]
+fn work_that_begins_in_the_midst_of_a_window_is_not_taken_for_all() {
+    let mut state = crowd::default();
+    let window = |ran: u64, stolen: u64| crowd_seen {
+        length_ns: WINDOW_NS,
+        ran_ns: WINDOW_NS * ran / 1000,
+        stolen_ns: WINDOW_NS * stolen / 1000,
+        waited_ns: WINDOW_NS,
+    };
+    crowd_window(&mut state, &window(16_000, 14_000), 16);
+    crowd_window(&mut state, &window(3_200, 2_800), 16);
+    assert_eq!(state.used, 2);
+}
+
+#[test]
+fn threads_that_wait_for_each_other_need_not_fill_the_vcpus() {
+    let mut state = crowd::default();
+    let window = |length_ns: u64, ran: u64, stolen: u64| crowd_seen {
+        length_ns,
+        ran_ns: length_ns * ran / 1000,
+        stolen_ns: length_ns * stolen / 1000,
+        waited_ns: length_ns * 20,
+    };
+    for _ in 0..2 {
+        crowd_window(&mut state, &window(WINDOW_NS, 10_000, 8_010), 16);
+    }
+    assert_eq!(state.used, 2);
+    // Idle a tenth of the time, and hardly anything stolen.
+    crowd_window(&mut state, &window(TRIAL_NS, 1_800, 50), 16);
+    assert_eq!(state.used, 2);
+    // A seventh of three vCPUs' time is stolen, where as much as three had been got: those are not as much.
+    let mut state = crowd::default();
+    for _ in 0..2 {
+        crowd_window(&mut state, &window(WINDOW_NS, 10_000, 6_900), 16);
+    }
+    assert_eq!(state.used, 3);
+    crowd_window(&mut state, &window(TRIAL_NS, 2_900, 400), 16);
+    assert_eq!(state.used, 0);
 }
 
 #[test]
