@@ -204,7 +204,11 @@ mod tests {
         let two = |attempt| in_some_order(&cpus, attempt)[..2].to_vec();
         assert_eq!((two(0), two(1)), (vec![0, 1], vec![0, 8]));
         // However vCPUs are spread over two pCPUs evenly, twenty attempts in a row find one of each.
-        for on_one in [|cpu: usize| cpu < 8, |cpu: usize| cpu % 2 == 0, |cpu: usize| cpu / 2 % 2 == 0] {
+        for on_one in [
+            |cpu: usize| cpu < 8,
+            |cpu: usize| cpu.is_multiple_of(2),
+            |cpu: usize| (cpu / 2).is_multiple_of(2),
+        ] {
             for first in 0..200 {
                 let found = (first..first + 20).any(|attempt| {
                     let two = two(attempt);

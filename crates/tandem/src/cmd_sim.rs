@@ -86,6 +86,9 @@ enum Action {
     Validate {
         /// File of that result (tandem.result/1)
         lab: PathBuf,
+        /// Page of `tandem sim results`: its last part is written anew
+        #[arg(long)]
+        page: Option<PathBuf>,
         #[command(flatten)]
         effort: Effort,
     },
@@ -111,7 +114,7 @@ impl SimCmd {
             }
             Action::List => list(),
             Action::Trace { file, perfetto, arm, seed } => trace(&file, &perfetto, arm.as_deref(), seed)?,
-            Action::Validate { lab, effort } => return validate(&lab, &effort),
+            Action::Validate { lab, page, effort } => return validate(&lab, page.as_deref(), &effort),
             Action::Bench => bench()?,
         }
         Ok(ExitCode::SUCCESS)
@@ -227,11 +230,15 @@ fn trace(file: &str, out: &Path, arm: Option<&str>, seed: u64) -> anyhow::Result
 }
 
 /// Ratios of the lab beside those of the model; fails if they lie too far apart.
-fn validate(lab: &Path, effort: &Effort) -> anyhow::Result<ExitCode> {
+fn validate(lab: &Path, page: Option<&Path>, effort: &Effort) -> anyhow::Result<ExitCode> {
+    let code = |agree| if agree { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    if let Some(page) = page {
+        return sim_results::write_last_part(page, lab, effort).map(code);
+    }
     let lab = ExperimentResult::load(lab).with_context(|| format!("reading {}", lab.display()))?;
     let comparison = Comparison::with(&lab, effort.seeds, effort.threads())?;
     println!("{}\n{}", comparison.table(), comparison.verdict());
-    Ok(if comparison.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(code(comparison.holds()))
 }
 
 /// Two guests on 16 pCPUs under a mixed load, and larger ones.
