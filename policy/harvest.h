@@ -39,6 +39,8 @@
 #define TANDEM_HARVEST_TRIES 3U
 /* A target that is later than this has been mistaken; then whoever is there takes the task. */
 #define TANDEM_HARVEST_LATE_NS (1500 * NSEC_PER_USEC_)
+/* Whoever is to leave within this time does so with a switch that takes place anyhow. */
+#define TANDEM_HARVEST_SWITCH_NS (600 * NSEC_PER_USEC_)
 /* Only who has run for this long since it slept is worth it (paper: 2 ms). */
 #define TANDEM_HARVEST_BURST_NS (2 * NSEC_PER_MSEC_)
 /* Least gain. */
@@ -53,10 +55,12 @@
 /* What holds a task up for longer than this would have held it up earlier, too: a host that is itself a guest. */
 #define TANDEM_HARVEST_EARLY_MAX_NS (1 * NSEC_PER_MSEC_)
 
-/* Nine that left in time make good for one that was caught: about one in ten may be. */
+/* So many that left in time make good for one that was caught. */
+#define TANDEM_HARVEST_IN_TIME 24U
+
 POLICY u64 harvest_left_in_time(u64 early_ns)
 {
-	return sub_floor_u64(early_ns, TANDEM_HARVEST_EARLIER_NS / 9);
+	return sub_floor_u64(early_ns, TANDEM_HARVEST_EARLIER_NS / TANDEM_HARVEST_IN_TIME);
 }
 
 /* It was taken before its task had left. */
@@ -130,6 +134,21 @@ POLICY u64 harvest_lead_ns(const struct vcpu_phase *p, u64 late_ns, u64 latency_
 POLICY u32 harvest_risk(u32 risk, bool failed)
 {
 	return ewma_u64(risk, failed ? TANDEM_SCALE : 0, 3);
+}
+
+/*
+ * Of a vCPU without work nobody sees when it is taken, and out of phase it is
+ * never there when it is called. Its rhythm is learned by working there: where
+ * the share is no worse than here that costs one move, at the end of an active
+ * period, and not more often than this. A rhythm is known after some five
+ * periods, or there is none.
+ */
+#define TANDEM_HARVEST_LEARN_NS (2000 * NSEC_PER_MSEC_)
+
+/* `since_ns`: since somebody was sent there for that last. */
+POLICY bool harvest_learns(u32 own_share, u32 share, u64 since_ns)
+{
+	return since_ns >= TANDEM_HARVEST_LEARN_NS && (u64)share + share / 8 >= own_share;
 }
 
 struct harvest_view {

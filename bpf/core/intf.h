@@ -200,11 +200,13 @@ struct cpu_state {
 	u32 harvest_risk;	/* how often leaving failed, on average: parts of TANDEM_SCALE */
 	u32 harvest_tries;
 	s32 harvest_to;		/* -1: nobody is called */
+	s32 harvest_learn;	/* whose rhythm is to be learned by going there; -1: nobody's */
 	s32 harvest_pid;	/* the task that is to leave */
 	s32 curr_pid;
 	/* and as the one that is called. */
 	u64 claim;		/* until when, and by whom: claim_of() (atomic, any CPU) */
 	s32 awaited_pid;	/* who is on its way here */
+	u64 learned_at_ns;	/* when somebody was sent here last for learning the rhythm; 0: never */
 	u64 called_at_ns;
 	u64 answered_at_ns;	/* when it was awake after it was called */
 	u64 reserved_until_ns;	/* nobody else takes what waits here before */

@@ -20,7 +20,7 @@
 #ifndef TANDEM_GUEST_HARVEST_BPF_H
 #define TANDEM_GUEST_HARVEST_BPF_H
 
-#include "claim.bpf.h"
+#include "harvest_target.bpf.h"
 
 enum harvest_stage {
 	HARVEST_NONE,
@@ -71,121 +71,6 @@ static __always_inline void end_harvest(struct cpu_state *c, s32 cpu)
 	c->harvest_stage = HARVEST_NONE;
 }
 
-/* Nothing to do but best effort, or so little that the task has its turn soon. */
-static __always_inline bool may_be_target(const struct cpu_state *c)
-{
-	return c->online && !c->bans && booked_turns_ns(c->queued_work) <= TANDEM_HARVEST_BUSY_NS;
-}
-
-/*
- * What `target` would do for a task that leaves at `at` a vCPU that is away
- * from `left` later on. Of a target without a known rhythm the mean is expected.
- */
-COLD u64 gain_at(u32 cpu, u32 to, u64 now)
-{
-	struct cpu_state *c = cpu_state(cpu), *target = cpu_state(to);
-	struct harvest_view view = { 0 };
-	struct forecast f;
-	u64 loss, at;
-	u32 share;
-
-	if (!c || !target)
-		return 0;
-	loss = harvest_loss_ns(&c->phase, c->harvest_latency_ns, c->harvest_early_ns);
-	at = time_before_ns(now + loss, c->harvest_end_ns) ? c->harvest_end_ns - loss : now;
-	view.left_ns = sub_floor_u64(c->harvest_end_ns, at);
-	view.away_ns = c->phase.off.mean_ns;
-	view.margin_ns = loss;
-	view.risk = c->harvest_risk;
-	view.cost_ns = c->harvest_cost_ns ? c->harvest_cost_ns : TANDEM_HARVEST_COST_NS;
-	view.stay_ns = ~0ULL >> 1;
-	share = capacity(target, now);
-	f = phase_forecast(&target->phase, at);
-	if (f.known) {
-		view.wait_ns = f.absent_for_ns;
-		view.stay_ns = f.active_for_ns ? f.active_for_ns : target->phase.on.mean_ns;
-		return harvest_gain_ns(&view);
-	}
-	if (target->model.inactive_events && share < TANDEM_SCALE) {
-		bool there = answered(target) || (!is_idle(target) && !off_pcpu(to, target, now));
-
-		if (!there)
-			view.wait_ns = target->model.inactive_mean_ns * (TANDEM_SCALE - share) / TANDEM_SCALE;
-	}
-	return harvest_gain_ns(&view);
-}
-
-enum prospect {
-	PROSPECT_NONE,	/* no target is worth it */
-	PROSPECT_CALL,	/* of those that are, nobody knows whether they will be there: they have to be called */
-	PROSPECT_KNOWN,	/* of one that is, it is known when it will be there */
-};
-
-/* Will there be a target, at the end that is foreseen? enum prospect. */
-COLD u32 prospect_of(u32 cpu, s32 pid, u64 now)
-{
-	struct task_struct *p = bpf_task_from_pid(pid);
-	u32 best = PROSPECT_NONE, i;
-
-	if (!p)
-		return PROSPECT_NONE;
-	bpf_rcu_read_lock();
-	bpf_for(i, 0, nr_cpu_ids) {
-		struct cpu_state *c = cpu_state(i);
-
-		if (!c || i == cpu || !k_allowed(p, i) || !may_be_target(c) || !gain_at(cpu, i, now))
-			continue;
-		best = max_u64(best, rhythm_known(c, now) ? PROSPECT_KNOWN : PROSPECT_CALL);
-		if (best == PROSPECT_KNOWN)
-			break;
-	}
-	bpf_rcu_read_unlock();
-	bpf_task_release(p);
-	return best;
-}
-
-/* Call the one that gains most, if any does. From the timer. */
-COLD int call_target(u32 cpu, s32 pid)
-{
-	struct task_struct *p = bpf_task_from_pid(pid);
-	struct cpu_state *c = cpu_state(cpu), *target;
-	u64 now = k_now(), best = 0, gain;
-	s32 to = -1;
-	u32 i;
-
-	if (!p)
-		return 0;
-	/* For the verifier, which also sees the timer set up from a program that may sleep. */
-	bpf_rcu_read_lock();
-	if (c && !k_is_pinned(p)) {
-		bpf_for(i, 0, nr_cpu_ids) {
-			target = cpu_state(i);
-			if (!target || i == cpu || i == (u32)c->harvest_to || !k_allowed(p, i))
-				continue;
-			if (!may_be_target(target) || (claimed(target, now) && !claimed_by(target, cpu)))
-				continue;
-			gain = gain_at(cpu, i, now);
-			if (gain > best) {
-				best = gain;
-				to = i;
-			}
-		}
-	}
-	bpf_rcu_read_unlock();
-	bpf_task_release(p);
-	target = cpu_state(to);
-	if (!c || to < 0 || !target)
-		return 0;
-	if (!call(target, to, cpu, c->harvest_end_ns + c->phase.off.mean_ns, now))
-		return 0;
-	if (c->harvest_to >= 0)
-		release_claim(c->harvest_to, cpu);
-	c->harvest_to = to;
-	c->harvest_gain_ns = best;
-	count_of(c, CNT_FORESEEN, sub_floor_u64(c->harvest_end_ns, now));
-	return 1;
-}
-
 static __always_inline void abandon(struct cpu_state *c, s32 cpu)
 {
 	count(c, CNT_ABANDONED);
@@ -234,31 +119,42 @@ static __always_inline void leave_now(struct cpu_state *c, s32 cpu, u64 now)
 	struct cpu_state *target = cpu_state(c->harvest_to);
 	u64 gain = target && may_be_target(target) ? gain_at(cpu, c->harvest_to, now) : 0;
 
-	if (gain)
+	if (gain || c->harvest_learn >= 0)
 		let_go(c, cpu, gain, now);
 	else
 		abandon(c, cpu);
+}
+
+/* Nobody waits for its task any more: whoever is there takes it. Did it wait in the target's queue? */
+static __always_inline bool give_up(struct cpu_state *c, s32 cpu)
+{
+	struct cpu_state *target = cpu_state(c->harvest_to);
+	bool waits = target && c->harvest_pid == target->awaited_pid && k_waiting(queue_of(c->harvest_to, CLASS_NORMAL));
+
+	if (target) {
+		target->reserved_until_ns = 0;
+		if (target->awaited_pid == c->harvest_pid)
+			target->awaited_pid = 0;
+	}
+	end_harvest(c, cpu);
+	return waits;
 }
 
 /* The task has not been fetched: the vCPU that let it go is there, and takes it. */
 static __always_inline void look_after(struct cpu_state *c, s32 cpu)
 {
 	struct cpu_state *target = cpu_state(c->harvest_to);
-	bool waits = target && c->harvest_pid == target->awaited_pid && k_waiting(queue_of(c->harvest_to, CLASS_NORMAL));
+	u64 until_ns = target ? target->reserved_until_ns : 0;
 
-	if (target) {
-		if (waits && target->reserved_until_ns) {
-			u64 late_ns = sub_floor_u64(k_now(), expected_at_ns(target));
+	if (!give_up(c, cpu))
+		return;
+	if (until_ns) {
+		u64 late_ns = sub_floor_u64(k_now() + TANDEM_HARVEST_LATE_NS, until_ns);
 
-			c->harvest_cost_ns = harvest_cost_ns(c->harvest_cost_ns, late_ns);
-			c->harvest_risk = harvest_risk(c->harvest_risk, true);
-		}
-		target->reserved_until_ns = 0;
-		if (target->awaited_pid == c->harvest_pid)
-			target->awaited_pid = 0;
+		c->harvest_cost_ns = harvest_cost_ns(c->harvest_cost_ns, late_ns);
+		c->harvest_risk = harvest_risk(c->harvest_risk, true);
 	}
-	end_harvest(c, cpu);
-	if (waits && is_idle(c))
+	if (is_idle(c))
 		k_kick_idle(cpu);
 }
 
@@ -352,11 +248,15 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 		return;
 	f = phase_forecast(&c->phase, now);
 	margin = margin_of(c);
-	if (!f.known || f.active_for_ns <= margin)
+	/* Who comes back here after its timer was due can leave still, as long as the switch takes no longer. */
+	if (!f.known || f.active_for_ns <= harvest_loss_ns(&c->phase, c->harvest_latency_ns, c->harvest_early_ns))
 		return;
 	c->harvest_began_ns = now;
 	c->harvest_end_ns = now + f.active_for_ns;
 	prospect = prospect_of(cpu, p->pid, now);
+	c->harvest_learn = prospect == PROSPECT_KNOWN ? -1 : one_to_learn(cpu, p->pid, now);
+	if (c->harvest_learn >= 0)
+		prospect = PROSPECT_KNOWN;
 	if (prospect == PROSPECT_NONE) {
 		c->harvest_ask_at_ns = now + f.active_for_ns / 2;
 		c->harvest_risk = harvest_forgotten(c->harvest_risk);
@@ -376,6 +276,19 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 	arm_harvest(c, cpu, f.active_for_ns > lead ? c->harvest_end_ns - lead : now, now);
 }
 
+/*
+ * Its task may be switched out now, and was to leave soon: then this switch will do. Who makes room for a short task
+ * would otherwise be back too late for its timer.
+ */
+static __always_inline void leave_with_this_switch(struct cpu_state *c, s32 cpu, u64 now)
+{
+	if (c->harvest_stage != HARVEST_CALLING || time_before_ns(now + TANDEM_HARVEST_SWITCH_NS, c->harvest_at_ns) ||
+	    !time_before_ns(now, c->harvest_end_ns) || !call_target(cpu, c->harvest_pid))
+		return;
+	c->harvest_fired_ns = now;
+	c->harvest_stage = HARVEST_LEAVING;
+}
+
 /* Its task is being switched out, and wants to go on. Is it to leave? */
 static __always_inline bool leaves_for_harvest(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
 					       u64 now)
@@ -384,6 +297,8 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
 	struct forecast f;
 	u64 wait = 0;
 
+	if (c->harvest_pid == p->pid)
+		leave_with_this_switch(c, cpu, now);
 	if (c->harvest_stage != HARVEST_LEAVING)
 		return false;
 	target = cpu_state(c->harvest_to);
@@ -415,7 +330,7 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
  * vCPU can run it. If this one was taken in the middle of that, the task stood
  * still as if it had never been let go.
  */
-static __always_inline void departed(struct cpu_state *c, u64 now)
+static __always_inline void departed(struct cpu_state *c, s32 cpu, u64 now)
 {
 	u64 took_ns = sub_floor_u64(now, c->departs_at_ns);
 
@@ -424,6 +339,9 @@ static __always_inline void departed(struct cpu_state *c, u64 now)
 	c->departs_at_ns = 0;
 	if (took_ns > c->phase.off.mean_ns / 2) {
 		caught_leaving(c, took_ns);
+		/* This one has just come back, then. */
+		if (c->harvest_stage == HARVEST_WATCHING && give_up(c, cpu) && is_idle(c))
+			k_kick_idle(cpu);
 		return;
 	}
 	c->harvest_early_ns = harvest_left_in_time(c->harvest_early_ns);
@@ -433,12 +351,14 @@ static __always_inline void departed(struct cpu_state *c, u64 now)
 	c->counters[CNT_HARVESTED_US] += c->harvest_gain_ns / NSEC_PER_USEC_;
 }
 
-/* p begins to run here: if it was harvested, the matter is done. */
-static __always_inline void harvest_arrived(struct task_struct *p, struct cpu_state *c, u64 now)
+/* p begins to run here: if it was harvested, the matter is done. So it is if it has come back. */
+static __always_inline void harvest_arrived(struct task_struct *p, struct cpu_state *c, s32 cpu, u64 now)
 {
 	struct cpu_state *from;
 	s32 by;
 
+	if (c->harvest_stage == HARVEST_WATCHING && c->harvest_pid == p->pid)
+		give_up(c, cpu);
 	if (!c->claim || c->awaited_pid != p->pid)
 		return;
 	by = (s32)(u16)c->claim - 1;

@@ -247,8 +247,8 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	if (!t || !c)
 		return;
 	observe(c, cpu, now, what_was(c, now));
-	harvest_arrived(p, c, now);
-	departed(c, now);
+	harvest_arrived(p, c, cpu, now);
+	departed(c, cpu, now);
 	if (queue_cpu(t) == cpu)
 		reweigh(t, c);
 	else
@@ -346,11 +346,11 @@ void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 		return;
 	observe(c, cpu, now, what_was(c, now));
 	phase_idle(&c->phase);
-	departed(c, now);
 	if (c->parked && !c->emptied_ns)
 		c->emptied_ns = max_u64(sub_floor_u64(now, c->parked_at_ns), 1);
 	normal = c->curr_class == CLASS_NORMAL;
 	c->curr_class = CLASS_NONE;
+	departed(c, cpu, now);
 	if (normal && rwc_enabled && uneven_cores)
 		stack_changed(cpu, false);
 	rest_from_balancing(c);

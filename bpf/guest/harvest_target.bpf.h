@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Harvesting: where a task goes that leaves a vCPU (policy/harvest.h). To the
+ * one that gains most; or, where nobody knows when the others are there, to one
+ * whose rhythm is learned by that.
+ */
+#ifndef TANDEM_GUEST_HARVEST_TARGET_BPF_H
+#define TANDEM_GUEST_HARVEST_TARGET_BPF_H
+
+#include "claim.bpf.h"
+
+/* Nothing to do but best effort, or so little that the task has its turn soon. */
+static __always_inline bool may_be_target(const struct cpu_state *c)
+{
+	return c->online && !c->bans && booked_turns_ns(c->queued_work) <= TANDEM_HARVEST_BUSY_NS;
+}
+
+/*
+ * What `target` would do for a task that leaves at `at` a vCPU that is away
+ * from `left` later on. Of a target without a known rhythm the mean is expected.
+ */
+COLD u64 gain_at(u32 cpu, u32 to, u64 now)
+{
+	struct cpu_state *c = cpu_state(cpu), *target = cpu_state(to);
+	struct harvest_view view = { 0 };
+	struct forecast f;
+	u64 loss, at;
+	u32 share;
+
+	if (!c || !target)
+		return 0;
+	loss = harvest_loss_ns(&c->phase, c->harvest_latency_ns, c->harvest_early_ns);
+	at = time_before_ns(now + loss, c->harvest_end_ns) ? c->harvest_end_ns - loss : now;
+	view.left_ns = sub_floor_u64(c->harvest_end_ns, at);
+	view.away_ns = c->phase.off.mean_ns;
+	view.margin_ns = loss;
+	view.risk = c->harvest_risk;
+	view.cost_ns = c->harvest_cost_ns ? c->harvest_cost_ns : TANDEM_HARVEST_COST_NS;
+	view.stay_ns = ~0ULL >> 1;
+	share = capacity(target, now);
+	f = phase_forecast(&target->phase, at);
+	if (f.known) {
+		view.wait_ns = f.absent_for_ns;
+		view.stay_ns = f.active_for_ns ? f.active_for_ns : target->phase.on.mean_ns;
+		return harvest_gain_ns(&view);
+	}
+	if (target->model.inactive_events && share < TANDEM_SCALE) {
+		bool there = answered(target) || (!is_idle(target) && !off_pcpu(to, target, now));
+
+		if (!there)
+			view.wait_ns = target->model.inactive_mean_ns * (TANDEM_SCALE - share) / TANDEM_SCALE;
+	}
+	return harvest_gain_ns(&view);
+}
+
+enum prospect {
+	PROSPECT_NONE,	/* no target is worth it */
+	PROSPECT_CALL,	/* of those that are, nobody knows whether they will be there: they have to be called */
+	PROSPECT_KNOWN,	/* of one that is, it is known when it will be there */
+};
+
+/* Will there be a target, at the end that is foreseen? enum prospect. */
+COLD u32 prospect_of(u32 cpu, s32 pid, u64 now)
+{
+	struct task_struct *p = bpf_task_from_pid(pid);
+	u32 best = PROSPECT_NONE, i;
+
+	if (!p)
+		return PROSPECT_NONE;
+	bpf_rcu_read_lock();
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+
+		if (!c || i == cpu || !k_allowed(p, i) || !may_be_target(c) || !gain_at(cpu, i, now))
+			continue;
+		best = max_u64(best, rhythm_known(c, now) ? PROSPECT_KNOWN : PROSPECT_CALL);
+		if (best == PROSPECT_KNOWN)
+			break;
+	}
+	bpf_rcu_read_unlock();
+	bpf_task_release(p);
+	return best;
+}
+
+/* One that gets no less of its pCPU, and whose rhythm is not known; -1: none. */
+COLD s32 one_to_learn(u32 cpu, s32 pid, u64 now)
+{
+	struct task_struct *p = bpf_task_from_pid(pid);
+	struct cpu_state *own = cpu_state(cpu);
+	s32 found = -1;
+	u32 i;
+
+	if (!p)
+		return -1;
+	bpf_rcu_read_lock();
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+
+		if (!c || !own || i == cpu || !is_idle(c) || rhythm_known(c, now) || !k_allowed(p, i))
+			continue;
+		if (!may_be_target(c) || claimed(c, now) || capacity(c, now) >= TANDEM_CONTENDED_SHARE)
+			continue;
+		if (!harvest_learns(capacity(own, now), capacity(c, now), c->learned_at_ns ? now - c->learned_at_ns : now))
+			continue;
+		found = i;
+		break;
+	}
+	bpf_rcu_read_unlock();
+	bpf_task_release(p);
+	return found;
+}
+
+/* Claim that one: it need not be there. */
+static __always_inline int call_to_learn(struct cpu_state *c, s32 cpu, u64 now)
+{
+	struct cpu_state *target = cpu_state(c->harvest_learn);
+
+	if (!target || !claim(target, cpu, c->harvest_end_ns + c->phase.off.mean_ns, now))
+		return 0;
+	target->answered_at_ns = 0;
+	target->learned_at_ns = now;
+	c->harvest_to = c->harvest_learn;
+	c->harvest_gain_ns = 0;
+	return 1;
+}
+
+/* Call the one that gains most, if any does. From the timer. */
+COLD int call_target(u32 cpu, s32 pid)
+{
+	struct task_struct *p;
+	struct cpu_state *c = cpu_state(cpu), *target;
+	u64 now = k_now(), best = 0, gain;
+	s32 to = -1;
+	u32 i;
+
+	if (c && c->harvest_learn >= 0)
+		return call_to_learn(c, cpu, now);
+	p = bpf_task_from_pid(pid);
+	if (!p)
+		return 0;
+	/* For the verifier, which also sees the timer set up from a program that may sleep. */
+	bpf_rcu_read_lock();
+	if (c && !k_is_pinned(p)) {
+		bpf_for(i, 0, nr_cpu_ids) {
+			target = cpu_state(i);
+			if (!target || i == cpu || i == (u32)c->harvest_to || !k_allowed(p, i))
+				continue;
+			if (!may_be_target(target) || (claimed(target, now) && !claimed_by(target, cpu)))
+				continue;
+			gain = gain_at(cpu, i, now);
+			if (gain > best) {
+				best = gain;
+				to = i;
+			}
+		}
+	}
+	bpf_rcu_read_unlock();
+	bpf_task_release(p);
+	target = cpu_state(to);
+	if (!c || to < 0 || !target)
+		return 0;
+	if (!call(target, to, cpu, c->harvest_end_ns + c->phase.off.mean_ns, now))
+		return 0;
+	if (c->harvest_to >= 0)
+		release_claim(c->harvest_to, cpu);
+	c->harvest_to = to;
+	c->harvest_gain_ns = best;
+	count_of(c, CNT_FORESEEN, sub_floor_u64(c->harvest_end_ns, now));
+	return 1;
+}
+
+#endif
