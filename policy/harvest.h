@@ -32,8 +32,8 @@
 /* From when its timer fires until the task is switched out, before that was ever measured; and at most. */
 #define TANDEM_HARVEST_LATENCY_NS (150 * NSEC_PER_USEC_)
 #define TANDEM_HARVEST_LATENCY_MAX_NS (3 * NSEC_PER_MSEC_)
-/* A target may have this much to do before the task that comes. */
-#define TANDEM_HARVEST_BUSY_NS (1 * NSEC_PER_MSEC_)
+/* A target may have this much to do before the task that comes: less than one turn of a CPU-bound task. */
+#define TANDEM_HARVEST_BUSY_NS (3 * NSEC_PER_MSEC_)
 /* A target that was called has this long to answer before another is called; and so many are called at most. */
 #define TANDEM_HARVEST_ANSWER_NS (400 * NSEC_PER_USEC_)
 #define TANDEM_HARVEST_TRIES 3U
@@ -56,7 +56,7 @@
 #define TANDEM_HARVEST_EARLY_MAX_NS (1 * NSEC_PER_MSEC_)
 
 /* So many that left in time make good for one that was caught. */
-#define TANDEM_HARVEST_IN_TIME 24U
+#define TANDEM_HARVEST_IN_TIME 16U
 
 POLICY u64 harvest_left_in_time(u64 early_ns)
 {
@@ -144,6 +144,8 @@ POLICY u32 harvest_risk(u32 risk, bool failed)
  * periods, or there is none.
  */
 #define TANDEM_HARVEST_LEARN_NS (2000 * NSEC_PER_MSEC_)
+/* Where one of many is there whenever it is called, nothing need be learned: so often in a row none must have been. */
+#define TANDEM_HARVEST_VAIN 3U
 
 /* `since_ns`: since somebody was sent there for that last. */
 POLICY bool harvest_learns(u32 own_share, u32 share, u64 since_ns)
@@ -157,7 +159,7 @@ struct harvest_view {
 	u64 margin_ns;	/* the task stops this long before; at most left_ns */
 	u64 wait_ns;	/* after that, until the target serves */
 	u64 stay_ns;	/* for how long it serves then */
-	u64 cost_ns;	/* from then until the task runs on it */
+	u64 cost_ns;	/* from then until the task runs on it: what is to be done there before, and the move */
 	u32 risk;	/* that it fails: parts of TANDEM_SCALE, at most that */
 };
 

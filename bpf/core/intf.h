@@ -199,6 +199,7 @@ struct cpu_state {
 	u32 harvest_stage;	/* enum harvest_stage (any CPU) */
 	u32 harvest_risk;	/* how often leaving failed, on average: parts of TANDEM_SCALE */
 	u32 harvest_tries;
+	u32 harvest_vain;	/* times in a row at which nobody was there for its task */
 	s32 harvest_to;		/* -1: nobody is called */
 	s32 harvest_learn;	/* whose rhythm is to be learned by going there; -1: nobody's */
 	s32 harvest_pid;	/* the task that is to leave */

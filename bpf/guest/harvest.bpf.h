@@ -74,6 +74,7 @@ static __always_inline void end_harvest(struct cpu_state *c, s32 cpu)
 static __always_inline void abandon(struct cpu_state *c, s32 cpu)
 {
 	count(c, CNT_ABANDONED);
+	c->harvest_vain++;
 	end_harvest(c, cpu);
 }
 
@@ -223,6 +224,7 @@ static int harvest_due(void *map, u32 *key, struct one_timer *timer)
 		}
 	}
 	if (c->harvest_to < 0) {
+		c->harvest_vain++;
 		end_harvest(c, cpu);
 		return 0;
 	}
@@ -254,10 +256,13 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 	c->harvest_began_ns = now;
 	c->harvest_end_ns = now + f.active_for_ns;
 	prospect = prospect_of(cpu, p->pid, now);
-	c->harvest_learn = prospect == PROSPECT_KNOWN ? -1 : one_to_learn(cpu, p->pid, now);
+	c->harvest_learn = -1;
+	if (prospect != PROSPECT_KNOWN && c->harvest_vain >= TANDEM_HARVEST_VAIN)
+		c->harvest_learn = one_to_learn(cpu, p->pid, now);
 	if (c->harvest_learn >= 0)
 		prospect = PROSPECT_KNOWN;
 	if (prospect == PROSPECT_NONE) {
+		c->harvest_vain++;
 		c->harvest_ask_at_ns = now + f.active_for_ns / 2;
 		c->harvest_risk = harvest_forgotten(c->harvest_risk);
 		c->harvest_late_ns = harvest_forgotten(c->harvest_late_ns);
@@ -345,6 +350,7 @@ static __always_inline void departed(struct cpu_state *c, s32 cpu, u64 now)
 		return;
 	}
 	c->harvest_early_ns = harvest_left_in_time(c->harvest_early_ns);
+	c->harvest_vain = 0;
 	if (c->harvest_gain_ns)
 		c->harvest_latency_ns = harvest_latency_ns(c->harvest_latency_ns, sub_floor_u64(now, c->harvest_fired_ns));
 	count_of(c, c->harvest_gain_ns ? CNT_HARVESTED : CNT_PUSHED, sub_floor_u64(c->harvest_end_ns, now));

@@ -36,6 +36,7 @@ COLD u64 gain_at(u32 cpu, u32 to, u64 now)
 	view.margin_ns = loss;
 	view.risk = c->harvest_risk;
 	view.cost_ns = c->harvest_cost_ns ? c->harvest_cost_ns : TANDEM_HARVEST_COST_NS;
+	view.cost_ns += booked_turns_ns(target->queued_work);
 	view.stay_ns = ~0ULL >> 1;
 	share = capacity(target, now);
 	f = phase_forecast(&target->phase, at);

@@ -32,6 +32,7 @@ pub mod safe {
         v_reweighted(clock: u64, v: u64, old_weight: u64, new_weight: u64, request: u64) -> u64;
         harvest_cost_ns(cost_ns: u64, late_ns: u64) -> u64;
         harvest_forgotten(learned: u64) -> u64;
+        harvest_learns(own_share: u32, share: u32, since_ns: u64) -> bool;
         harvest_risk(risk: u32, failed: bool) -> u32;
         lag_after_sleep(lag: i64, progress: i64, weight: u64) -> i64;
         waits_too_long(ahead_ns: u64, queue_weight: u64, watchdog_ns: u64) -> bool;

@@ -83,8 +83,8 @@ pub mod phase {
 /// Leaving a vCPU before it is taken (`policy/harvest.h`).
 pub mod harvest {
     pub use crate::ffi::safe::{
-        harvest_caught, harvest_cost_ns, harvest_forgotten, harvest_gain_ns, harvest_left_in_time,
-        harvest_risk,
+        harvest_caught, harvest_cost_ns, harvest_forgotten, harvest_gain_ns, harvest_learns,
+        harvest_left_in_time, harvest_risk,
     };
 }
 

@@ -307,6 +307,24 @@ fn only_who_left_too_late_leaves_earlier() {
     assert_eq!(early, 0);
 }
 
+#[test]
+fn one_caught_leaving_is_made_good_for_by_sixteen_that_left_in_time() {
+    let on = rhythm_length { mean_ns: 8 * MS, dev_ns: 0, score: 8 };
+    let once = harvest_caught(0, &on);
+    let after = |n: usize| (0..n).fold(once, |early, _| harvest_left_in_time(early));
+    assert!(once > 0 && after(15) > 0);
+    assert_eq!(after(16), 0);
+}
+
+#[test]
+fn a_rhythm_is_learned_only_where_the_share_is_no_worse_and_not_again_and_again() {
+    assert!(harvest_learns(512, 512, 10_000 * MS));
+    assert!(harvest_learns(512, 470, 10_000 * MS), "shares are measured");
+    assert!(!harvest_learns(512, 300, 10_000 * MS));
+    assert!(harvest_learns(300, 512, 10_000 * MS));
+    assert!(!harvest_learns(512, 512, 1_000 * MS));
+}
+
 proptest! {
     #[test]
     fn no_gain_is_larger_than_the_absence_that_is_avoided(
