@@ -11,7 +11,9 @@
  * before the end the task is let go, if the target answered, or is known to
  * come back sooner than the own vCPU would. It then waits in the target's
  * queue, reserved for it. If the target does not fetch it in time, whoever is
- * there takes it, the vCPU that let it go first of all.
+ * there takes it, the vCPU that let it go first of all. A switch for somebody
+ * else shortly before the timer is made use of instead. Where nobody was there
+ * several times, the task goes to a vCPU in order to learn its rhythm.
  *
  * Every step has an end of its own. Claims end by the clock, whoever made
  * them; a timer that comes late (the vCPU was taken all the same) only
@@ -141,22 +143,27 @@ static __always_inline bool give_up(struct cpu_state *c, s32 cpu)
 	return waits;
 }
 
+/* The same, and if it did, this CPU takes it unless it has something else to do. */
+static __always_inline bool take_back(struct cpu_state *c, s32 cpu)
+{
+	bool waits = give_up(c, cpu);
+
+	if (waits && is_idle(c))
+		k_kick_idle(cpu);
+	return waits;
+}
+
 /* The task has not been fetched: the vCPU that let it go is there, and takes it. */
 static __always_inline void look_after(struct cpu_state *c, s32 cpu)
 {
 	struct cpu_state *target = cpu_state(c->harvest_to);
-	u64 until_ns = target ? target->reserved_until_ns : 0;
+	bool expected = target && target->reserved_until_ns;
+	u64 late_ns = expected ? sub_floor_u64(k_now(), expected_at_ns(target)) : 0;
 
-	if (!give_up(c, cpu))
+	if (!take_back(c, cpu) || !expected)
 		return;
-	if (until_ns) {
-		u64 late_ns = sub_floor_u64(k_now() + TANDEM_HARVEST_LATE_NS, until_ns);
-
-		c->harvest_cost_ns = harvest_cost_ns(c->harvest_cost_ns, late_ns);
-		c->harvest_risk = harvest_risk(c->harvest_risk, true);
-	}
-	if (is_idle(c))
-		k_kick_idle(cpu);
+	c->harvest_cost_ns = harvest_cost_ns(c->harvest_cost_ns, late_ns);
+	c->harvest_risk = harvest_risk(c->harvest_risk, true);
 }
 
 static int harvest_due(void *map, u32 *key, struct one_timer *timer)
@@ -251,7 +258,7 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 	f = phase_forecast(&c->phase, now);
 	margin = margin_of(c);
 	/* Who comes back here after its timer was due can leave still, as long as the switch takes no longer. */
-	if (!f.known || f.active_for_ns <= harvest_loss_ns(&c->phase, c->harvest_latency_ns, c->harvest_early_ns))
+	if (!f.known || f.active_for_ns <= loss_of(c))
 		return;
 	c->harvest_began_ns = now;
 	c->harvest_end_ns = now + f.active_for_ns;
@@ -345,8 +352,8 @@ static __always_inline void departed(struct cpu_state *c, s32 cpu, u64 now)
 	if (took_ns > c->phase.off.mean_ns / 2) {
 		caught_leaving(c, took_ns);
 		/* This one has just come back, then. */
-		if (c->harvest_stage == HARVEST_WATCHING && give_up(c, cpu) && is_idle(c))
-			k_kick_idle(cpu);
+		if (c->harvest_stage == HARVEST_WATCHING)
+			take_back(c, cpu);
 		return;
 	}
 	c->harvest_early_ns = harvest_left_in_time(c->harvest_early_ns);

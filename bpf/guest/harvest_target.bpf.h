@@ -15,6 +15,12 @@ static __always_inline bool may_be_target(const struct cpu_state *c)
 	return c->online && !c->bans && booked_turns_ns(c->queued_work) <= TANDEM_HARVEST_BUSY_NS;
 }
 
+/* What leaving takes of an active time of this one. */
+static __always_inline u64 loss_of(const struct cpu_state *c)
+{
+	return harvest_loss_ns(&c->phase, c->harvest_latency_ns, c->harvest_early_ns);
+}
+
 /*
  * What `target` would do for a task that leaves at `at` a vCPU that is away
  * from `left` later on. Of a target without a known rhythm the mean is expected.
@@ -29,7 +35,7 @@ COLD u64 gain_at(u32 cpu, u32 to, u64 now)
 
 	if (!c || !target)
 		return 0;
-	loss = harvest_loss_ns(&c->phase, c->harvest_latency_ns, c->harvest_early_ns);
+	loss = loss_of(c);
 	at = time_before_ns(now + loss, c->harvest_end_ns) ? c->harvest_end_ns - loss : now;
 	view.left_ns = sub_floor_u64(c->harvest_end_ns, at);
 	view.away_ns = c->phase.off.mean_ns;
