@@ -160,6 +160,10 @@ pub struct VmSpec {
     pub memory_mib: u32,
     /// Host CPU of each vCPU.
     pub pins: Vec<usize>,
+    /// Each vCPU may run on all of these CPUs.
+    pub free: bool,
+    /// `cpu.weight` of its cgroup; none: it is in none of its own.
+    pub weight: Option<u32>,
     /// The emulator's other threads run on the host's own CPU 0 (libvirt: `emulatorpin`), not beside the vCPUs.
     pub emulator_apart: bool,
     /// QEMU CPU model.

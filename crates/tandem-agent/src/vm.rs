@@ -65,7 +65,13 @@ impl Guests {
         watch_console(spec.name.clone());
         let pid = qemu.id();
         self.0.insert(spec.name.clone(), Vm { qemu, line, ending });
-        pin_vcpus(pid, spec, deadline)
+        pin_vcpus(pid, spec, deadline)?;
+        match spec.weight {
+            Some(weight) => {
+                write_file(&format!("{}/cpu.weight", group_of(&spec.name, pid)?), &weight.to_string())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Sends a request line to a guest; `last`: it asks the guest to power off.
@@ -110,10 +116,7 @@ impl Guests {
     /// Puts a guest in a cgroup of its own, and if asked one vCPU thread in a group below, with this `cpu.max`.
     pub fn cpu_max(&self, name: &str, vcpu: Option<usize>, value: &str) -> Result<(), String> {
         let vm = self.0.get(name).ok_or_else(|| format!("no guest {name:?}"))?;
-        let group = format!("{CGROUP}/{name}");
-        write_file(&format!("{CGROUP}/cgroup.subtree_control"), "+cpu")?;
-        create_group(&group)?;
-        write_file(&format!("{group}/cgroup.procs"), &vm.qemu.id().to_string())?;
+        let group = group_of(name, vm.qemu.id())?;
         let Some(vcpu) = vcpu else { return write_file(&format!("{group}/cpu.max"), value) };
         let (_, tid) = vcpu_threads(vm.qemu.id())
             .into_iter()
@@ -127,6 +130,15 @@ impl Guests {
         write_file(&format!("{below}/cgroup.threads"), &tid.to_string())?;
         write_file(&format!("{below}/cpu.max"), value)
     }
+}
+
+/// Puts a guest's process in a cgroup of its own. Returns the path.
+fn group_of(name: &str, pid: u32) -> Result<String, String> {
+    let group = format!("{CGROUP}/{name}");
+    write_file(&format!("{CGROUP}/cgroup.subtree_control"), "+cpu")?;
+    create_group(&group)?;
+    write_file(&format!("{group}/cgroup.procs"), &pid.to_string())?;
+    Ok(group)
 }
 
 fn write_file(path: &str, text: &str) -> Result<(), String> {
@@ -219,7 +231,9 @@ fn pin_vcpus(pid: u32, spec: &VmSpec, deadline: Instant) -> Result<(), String> {
     }
     for (vcpu, tid) in vcpu_threads(pid) {
         if let Some(&cpu) = spec.pins.get(vcpu) {
-            sys::pin(tid, &[cpu]).map_err(|error| format!("pinning vCPU {vcpu} to CPU {cpu}: {error}"))?;
+            let own = [cpu];
+            sys::pin(tid, if spec.free { &spec.pins } else { &own })
+                .map_err(|error| format!("pinning vCPU {vcpu} to CPU {cpu}: {error}"))?;
         }
     }
     Ok(())

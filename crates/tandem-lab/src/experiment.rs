@@ -53,6 +53,9 @@ pub struct Experiment {
     /// Guests.
     #[serde(default, rename = "vm")]
     pub vms: Vec<Vm>,
+    /// The host's own scheduler, where it shall not be as its kernel comes.
+    #[serde(default)]
+    pub host: HostScheduler,
     /// Competitors.
     #[serde(default)]
     pub contention: Vec<Contention>,
@@ -82,6 +85,39 @@ pub struct Experiment {
 /// No workload may run for longer, seconds.
 const LONGEST_S: f64 = 7200.0;
 
+/// What an experiment changes in the host's fair class (`/sys/kernel/debug/sched`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostScheduler {
+    /// Turns end when they are due (the feature `HRTICK`); without, at the tick, as on kernels before it was the default.
+    pub hrtick: Option<bool>,
+    /// `base_slice_ns`, in microseconds.
+    pub base_slice_us: Option<u64>,
+}
+
+impl HostScheduler {
+    fn check(&self) -> Result<(), String> {
+        match self.base_slice_us {
+            Some(us) if !(100..=100_000).contains(&us) => {
+                Err(format!("[host]: base_slice_us {us}: from 100 to 100000 (the kernel's limits)"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The shell command that does it; none: nothing is to be changed.
+    pub fn command(&self) -> Option<String> {
+        let hrtick = self.hrtick.map(|on| {
+            format!("echo {} > /sys/kernel/debug/sched/features", if on { "HRTICK" } else { "NO_HRTICK" })
+        });
+        let slice = self
+            .base_slice_us
+            .map(|us| format!("echo {} > /sys/kernel/debug/sched/base_slice_ns", us * 1000));
+        let parts: Vec<String> = hrtick.into_iter().chain(slice).collect();
+        (!parts.is_empty()).then(|| parts.join(" && "))
+    }
+}
+
 /// A guest.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -90,6 +126,11 @@ pub struct Vm {
     pub name: String,
     /// Host CPU of each vCPU; two vCPUs on one CPU are stacked.
     pub pins: Vec<usize>,
+    /// Each vCPU may run on every CPU of `pins`: the host places it.
+    #[serde(default)]
+    pub free: bool,
+    /// `cpu.weight` of the guest, beside others that have one (the host's own tasks have none).
+    pub weight: Option<u32>,
     /// Memory in MiB.
     #[serde(default = "memory_mib")]
     pub memory_mib: u32,
@@ -412,9 +453,13 @@ impl Experiment {
                     vm.name
                 ));
             }
+            if vm.weight.is_some_and(|weight| !(1..=10_000).contains(&weight)) {
+                return Err(format!("guest {}: weight from 1 to 10000", vm.name));
+            }
         }
         self.check_sockets()?;
         self.check_throttle()?;
+        self.host.check()?;
         self.check_contention()?;
         self.check_metrics()?;
         for background in &self.background {
@@ -594,6 +639,7 @@ metrics = [{ name = "work", path = "work_per_s", better = "higher" }]
             ("[[workload]]", "[[throttle]]\nvm = \"a\"\nvcpu = 2\nquota_us = 5000\n[[workload]]", "no guest"),
             ("better = \"higher\"", "better = \"higher\", reduce = { time_to = { speed = 0.9, window_ms = 50, hold_ms = 250, of = \"it\" } }", "no plain metric"),
             ("better = \"higher\"", "better = \"higher\", reduce = { time_to = { speed = 0.9, window_ms = 50, hold_ms = 5, of = \"it\" } }", "hold_ms from window_ms"),
+            ("[[workload]]", "[host]\nbase_slice_us = 10\n[[workload]]", "from 100"),
             ("[[workload]]", "[[background]]\nmachine = \"b\"\nargv = [\"x\"]\n[[workload]]", "as machine"),
         ] {
             let error = Experiment::parse(&GOOD.replace(from, to), "file.toml").unwrap_err().to_string();

@@ -58,6 +58,13 @@ impl Session {
         for module in ["irqbypass", "kvm"].iter().filter(|_| experiment.mode == Mode::Nested) {
             insert_module(&mut machine, module)?;
         }
+        if let Some(command) = experiment.host.command() {
+            let argv = ["/bin/sh", "-c", &command].map(str::to_string);
+            let output = machine.link.exec(SELF, &argv, SHORT)?;
+            if output.status != 0 {
+                return Err(LabError::Rig(format!("[host]: {}", output.stderr.trim())));
+            }
+        }
         let mut guests = Vec::new();
         if experiment.mode == Mode::Nested {
             if insert_module(&mut machine, "kvm-amd").is_err() {
@@ -70,6 +77,8 @@ impl Session {
                     vcpus: vm.pins.len(),
                     memory_mib: vm.memory_mib,
                     pins: vm.pins.clone(),
+                    free: vm.free,
+                    weight: vm.weight,
                     cpu_model: if accel == Accel::Kvm { GUEST_CPU_KVM } else { GUEST_CPU_TCG }.into(),
                     kernel_args: vm.kernel_args.clone(),
                     emulator_apart: vm.emulator_apart,
