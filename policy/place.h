@@ -49,9 +49,6 @@
  */
 #define TANDEM_WAIT_AGAIN 1U
 
-/* Whoever may have to wait for an idle vCPU for longer than this, on average, has a second one woken. */
-#define TANDEM_HEDGE_WAIT_NS (300 * NSEC_PER_USEC_)
-
 struct place_view {
 	u64 queued_work;	/* of those who run or wait there, policy/work.h */
 	u64 inactive_mean_ns;
@@ -114,29 +111,6 @@ POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 	if (!absence && c->there_for_ns && c->inactive_mean_ns && share < TANDEM_SCALE)
 		return work + place_taken_ns(c, min_u64(work, 1ULL << 30));
 	return absence + work * TANDEM_SCALE / share;
-}
-
-/*
- * Is it worth waking a second vCPU for a task that waits for an idle one? Nobody knows which of them is there; the first
- * that comes takes the task. It costs the host a wake-up for nothing, as often as not, and is worth that only where the
- * first may be long in coming.
- */
-POLICY bool hedge_pays(u64 wait_ns)
-{
-	return wait_ns >= TANDEM_HEDGE_WAIT_NS;
-}
-
-/* CPU-bound tasks that wait for a vCPU which is away are left to it for this long. */
-#define TANDEM_AWAY_LONG_NS (64 * NSEC_PER_MSEC_)
-
-/*
- * Should a vCPU that has work of its own take a task over from one that is away? Whoever needs little is done sooner. Of
- * CPU-bound ones none gains but at the expense of those it joins, and with each absence one would go somewhere else,
- * where its cache is cold.
- */
-POLICY bool rescue_helps(u32 tasks, u32 cpu_bound, u64 inactive_for_ns)
-{
-	return inactive_for_ns && (tasks > cpu_bound || inactive_for_ns >= TANDEM_AWAY_LONG_NS);
 }
 
 /* Should a CPU-bound task leave a vCPU of share `from` for an idle one of share `to`? */

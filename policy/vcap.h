@@ -49,6 +49,23 @@
 
 /* Short wake-ups that make one sample. */
 #define TANDEM_ARRIVALS 16U
+/* What is known of a vCPU weighs half as much after this, where it is compared with what is true of all, */
+#define TANDEM_DOUBT_NS (1000 * NSEC_PER_MSEC_)
+/* and that counts, in parts of 256 samples, for so much at least and at most; for so many times that where it is waits. */
+#define TANDEM_PRIOR_LEAST 64U
+#define TANDEM_PRIOR_MOST 4096U
+#define TANDEM_PRIOR_WAITS 8U
+/* What is true of all is over 1 << this samples. */
+#define TANDEM_POOL_SHIFT 5
+/* The mean wait is over so many. */
+#define TANDEM_WAITS_KNOWN 32U
+/*
+ * A wait of this length, and so many times the mean of at least so many, is news: the neighbours on the host have moved.
+ * What fair hosts let one wait for that has slept, a turn of its neighbour, is not that far above its own mean.
+ */
+#define TANDEM_NEWS_NS NSEC_PER_MSEC_
+#define TANDEM_NEWS_FACTOR 6U
+#define TANDEM_NEWS_KNOWN 4U
 /* So many wake-ups right after it slept tell whether it can be relied on then. */
 #define TANDEM_SOON_KNOWN 4U
 /* No absence is taken for longer than this. */
@@ -68,6 +85,8 @@ struct vcpu_model {
 	u64 wait_mean_ns;	/* mean wait for the pCPU of those that woke it, also of those who did not wait */
 	u64 woken_soon_ns;	/* mean wait of those who woke it soon after it slept */
 	u64 woken_ns;		/* when it was last woken; 0: never */
+	u32 waits_known;	/* how much wait_mean_ns rests on, 256 per wait that counts in full */
+	u32 waits_news;		/* the last news, of whichever vCPU, after which that was so */
 	u32 arrivals;		/* wake-ups since the last sample */
 	u32 delayed;		/* of these, how many found the pCPU taken */
 	u32 soon;		/* how many woke it soon after it slept */
@@ -82,6 +101,7 @@ struct vcpu_model {
 /* Outcome of an observation, a bit set. */
 #define VCAP_SAMPLED 1U
 #define VCAP_DROPPED 2U
+#define VCAP_NEWS 4U	/* somebody waited who never had to before */
 
 /* Bucket of a length: four per doubling. */
 POLICY u32 absence_bucket(u64 absence_ns)
@@ -172,7 +192,7 @@ POLICY u32 vcap_busy(struct vcpu_model *m, u64 now_ns, u64 elapsed_ns, u64 stole
 
 POLICY bool vcap_fresh(const struct vcpu_model *m, u64 now_ns)
 {
-	return m->updated_ns && now_ns - m->updated_ns < TANDEM_STALE_NS;
+	return m->updated_ns && sub_floor_u64(now_ns, m->updated_ns) < TANDEM_STALE_NS;
 }
 
 /*
@@ -185,7 +205,7 @@ POLICY u64 vcap_wait_ns(const struct vcpu_model *m, u64 now_ns)
 {
 	u32 share = vcap_fresh(m, now_ns) ? (u32)min_u64(m->share, TANDEM_SCALE) : TANDEM_SCALE;
 
-	if (m->woken_ns && now_ns - m->woken_ns < TANDEM_STALE_NS)
+	if (m->woken_ns && sub_floor_u64(now_ns, m->woken_ns) < TANDEM_STALE_NS)
 		return m->wait_mean_ns;
 	return m->inactive_mean_ns * (TANDEM_SCALE - share) / TANDEM_SCALE;
 }
@@ -203,27 +223,56 @@ POLICY u64 wait_apart_ns(const struct vcpu_model *m)
  * the length of an absence; it is the mean over time that somebody meets who
  * comes at any moment.
  */
-POLICY u64 wait_averaged_ns(u64 mean_ns, u64 waited_ns, u64 idle_ns, u64 apart_ns)
+POLICY u64 wait_averaged_ns(u64 mean_ns, u64 waited_ns, u32 counts, u32 known)
 {
-	u64 part = min_u64(idle_ns, apart_ns);
-
 	if (waited_ns >= mean_ns)
-		return mean_ns + (waited_ns - mean_ns) * part / apart_ns / 8;
-	return mean_ns - (mean_ns - waited_ns) * part / apart_ns / 8;
+		return mean_ns + (waited_ns - mean_ns) * counts / (known + counts);
+	return mean_ns - (mean_ns - waited_ns) * counts / (known + counts);
+}
+
+/*
+ * A wait that counts for `counts` of 256. Returns whether it is news: after news all that was known of any vCPU counts
+ * as two waits, so that a few tries tell where it is good to be now. `news` is the number of the last one.
+ */
+POLICY bool wait_learned(struct vcpu_model *m, u64 mean_ns, u64 waited_ns, u32 counts, u32 news)
+{
+	bool is_news;
+
+	if (m->waits_news != news) {
+		m->waits_news = news;
+		m->waits_known = (u32)min_u64(m->waits_known, 512);
+	}
+	is_news = waited_ns >= TANDEM_NEWS_NS && waited_ns >= TANDEM_NEWS_FACTOR * mean_ns &&
+		  m->waits_known >= 256 * TANDEM_NEWS_KNOWN;
+	if (is_news) {
+		m->waits_news = news + 1;
+		m->waits_known = 256;
+		counts = 256;
+	}
+	if (!counts)
+		return false;
+	m->wait_mean_ns = wait_averaged_ns(mean_ns, waited_ns, counts, m->waits_known);
+	m->waits_known = (u32)min_u64(m->waits_known + counts, 256 * (TANDEM_WAITS_KNOWN - 1));
+	return is_news;
 }
 
 /*
  * How long somebody waits who wakes it after it slept for `idle_ns`. A vCPU that
  * slept a moment ago was on its pCPU then. Whether it still is depends on the
- * host: a neighbour that only waits for it to sleep takes its pCPU at once, one
- * that comes and goes by itself has hardly had time to. So it is measured.
+ * host. A neighbour that comes and goes by itself has hardly had time to come. One
+ * that only waits for the vCPU to sleep takes its pCPU at once, and a fair host
+ * lets it finish its turn (RUN_TO_PARITY): who comes later waits for less, and
+ * who comes after that turn takes the pCPU from it, for the host owes the vCPU
+ * what it has not used. So it is measured, soon after it slept and later.
  */
 POLICY u64 vcap_wait_after_ns(const struct vcpu_model *m, u64 now_ns, u64 idle_ns)
 {
 	u64 wait_ns = vcap_wait_ns(m, now_ns), apart_ns = wait_apart_ns(m);
 
-	if (m->soon < TANDEM_SOON_KNOWN || m->woken_soon_ns >= wait_ns || idle_ns >= apart_ns)
+	if (m->soon < TANDEM_SOON_KNOWN || idle_ns >= apart_ns)
 		return wait_ns;
+	if (m->woken_soon_ns >= wait_ns)
+		return m->woken_soon_ns - (m->woken_soon_ns - wait_ns) * idle_ns / apart_ns;
 	return m->woken_soon_ns + (wait_ns - m->woken_soon_ns) * idle_ns / apart_ns;
 }
 
@@ -236,12 +285,17 @@ POLICY u64 vcap_wait_after_ns(const struct vcpu_model *m, u64 now_ns, u64 idle_n
  * instead of 0.6 of EEVDF's with absences of 8 ms on one vCPU, and 1.8 instead of
  * 1.0 on both (lab, six runs each). They are judged by the longest waits.
  */
-POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 idle_ns, u64 waited_ns)
+POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 idle_ns, u64 waited_ns, u32 news)
 {
 	u64 wait_ns = m->inactive_events ? min_u64(waited_ns, m->inactive_mean_ns) : 0, apart_ns = wait_apart_ns(m);
 	u64 counted_ns = min_u64(waited_ns, TANDEM_INACTIVE_MAX_NS);
+	u32 out = 0, counts = (u32)(min_u64(idle_ns, apart_ns) * 256 / apart_ns);
 
-	m->wait_mean_ns = wait_averaged_ns(vcap_wait_ns(m, now_ns), counted_ns, idle_ns, apart_ns);
+	/* What the mean begins with, or was long ago, counts as one wait. */
+	if (!m->woken_ns || sub_floor_u64(now_ns, m->woken_ns) >= TANDEM_STALE_NS)
+		m->waits_known = 256;
+	if (wait_learned(m, vcap_wait_ns(m, now_ns), counted_ns, counts, news))
+		out |= VCAP_NEWS;
 	if (idle_ns < apart_ns / 4) {
 		m->woken_soon_ns = m->soon ? ewma_u64(m->woken_soon_ns, counted_ns, 3) : counted_ns;
 		m->soon += m->soon < TANDEM_SOON_KNOWN;
@@ -254,9 +308,9 @@ POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 idle_ns, u64 waited
 		m->delayed++;
 	}
 	if (m->arrivals < TANDEM_ARRIVALS)
-		return 0;
+		return out;
 	/* So few wake-ups are no news of the whole host: by chance alone such a sample is far off every few seconds. */
-	return vcap_sample(m, now_ns, (m->arrivals - m->delayed) * TANDEM_SCALE / m->arrivals) & ~VCAP_DROPPED;
+	return out | (vcap_sample(m, now_ns, (m->arrivals - m->delayed) * TANDEM_SCALE / m->arrivals) & ~VCAP_DROPPED);
 }
 
 /*
@@ -275,6 +329,83 @@ POLICY u32 vcap_effective(const struct vcpu_model *m, u64 now_ns)
 	return vcap_fresh(m, now_ns) ? (m->share ? m->share : 1) : TANDEM_SCALE;
 }
 
+/* What is true of all vCPUs of a guest: the pool. */
+struct vcpu_pool {
+	u64 wait_ns;		/* of those who wake one, on average */
+	u32 share;		/* mean, 0..1024 */
+	u32 variance;		/* of the steady shares of single vCPUs around that, in squares of 1/1024 */
+};
+
+/*
+ * What is believed of one vCPU among others. A few samples differ by chance, and a vCPU that nobody uses because it once
+ * looked bad would never be tried again: where the host places all vCPUs of a guest freely they are alike, and some would
+ * lie idle while tasks queue at others. So what was measured of it counts by how many samples there are and how old
+ * they are, beside the pool, which counts as `prior` of 256 samples.
+ */
+POLICY u64 vcap_believed(u64 own, u64 pool, u32 known, u32 prior, u64 age_ns)
+{
+	/* After TANDEM_DOUBT_NS half of them. */
+	u64 doubt = TANDEM_DOUBT_NS >> 20, now_known = known * doubt / (doubt + (min_u64(age_ns, TANDEM_OLD_NS) >> 20));
+
+	own = min_u64(own, 1ULL << 40);
+	pool = min_u64(pool, 1ULL << 40);
+	return (own * now_known + pool * prior) / (now_known + (prior ? prior : 1));
+}
+
+/*
+ * For how many samples, in parts of 256, the pool counts: how much samples of one vCPU differ over how much vCPUs differ
+ * (the variances; empirical Bayes). Where vCPUs are alike, one that looks different does so by chance. The steady share
+ * of each is a mean of eight samples, so that an eighth of their variance is in the other, too.
+ */
+POLICY u32 vcap_prior(const struct vcpu_model *m, u32 variance)
+{
+	/* Of a normal distribution: pi / 2 times the square of the mean deviation. */
+	u64 within = (u64)m->share_dev * m->share_dev * 3 / 2, between = sub_floor_u64(variance, within / TANDEM_STEADY_SAMPLES);
+
+	return (u32)min_u64(max_u64(within * 256 / (between + 1), TANDEM_PRIOR_LEAST), TANDEM_PRIOR_MOST);
+}
+
+POLICY u32 vcap_share_believed(const struct vcpu_model *m, u64 now_ns, const struct vcpu_pool *pool)
+{
+	u32 known = 256 * (u32)min_u64(m->samples, TANDEM_STEADY_SAMPLES);
+
+	if (!vcap_fresh(m, now_ns))
+		return pool->share;
+	return (u32)max_u64(vcap_believed(m->share, pool->share, known, vcap_prior(m, pool->variance), sub_floor_u64(now_ns, m->updated_ns)), 1);
+}
+
+/*
+ * The same for a wait; `wait_ns` is what the vCPU's own model says of it. Most waits are none and a few are long, so that
+ * it takes more of them.
+ */
+POLICY u64 vcap_wait_believed_ns(const struct vcpu_model *m, u64 now_ns, u64 wait_ns, const struct vcpu_pool *pool)
+{
+	u32 known = 256 * (u32)min_u64(m->samples, TANDEM_STEADY_SAMPLES), prior = TANDEM_PRIOR_WAITS * vcap_prior(m, pool->variance);
+
+	if (m->woken_ns && sub_floor_u64(now_ns, m->woken_ns) < TANDEM_STALE_NS)
+		return vcap_believed(wait_ns, pool->wait_ns, m->waits_known, prior, sub_floor_u64(now_ns, m->woken_ns));
+	if (vcap_fresh(m, now_ns))
+		return vcap_believed(wait_ns, pool->wait_ns, known, prior, sub_floor_u64(now_ns, m->updated_ns));
+	return pool->wait_ns;
+}
+
+/* A vCPU has a new sample of its share. */
+POLICY void vcap_pool_share(struct vcpu_pool *pool, const struct vcpu_model *m)
+{
+	u32 off;
+
+	pool->share = pool->share ? (u32)ewma_u64(pool->share, m->share, TANDEM_POOL_SHIFT) : m->share;
+	off = m->steady_share > pool->share ? m->steady_share - pool->share : pool->share - m->steady_share;
+	off = (u32)min_u64(off, TANDEM_SCALE);
+	pool->variance = (u32)ewma_u64(pool->variance, off * off, TANDEM_POOL_SHIFT);
+}
+
+/* Somebody has woken a vCPU and waited for that long. */
+POLICY void vcap_pool_wait(struct vcpu_pool *pool, u64 waited_ns)
+{
+	pool->wait_ns = ewma_u64(pool->wait_ns, min_u64(waited_ns, TANDEM_INACTIVE_MAX_NS), TANDEM_POOL_SHIFT);
+}
+
 /*
  * By both measures, and by how sure they are: of one that shall be left the better, of one that shall be taken the worse.
  * Where absences are irregular, samples of vCPUs that are all alike differ by half, and of many such vCPUs one always
@@ -291,7 +422,7 @@ POLICY u32 vcap_at_best(const struct vcpu_model *m, u64 now_ns)
 POLICY u32 vcap_at_worst(const struct vcpu_model *m, u64 now_ns)
 {
 	/* What was measured a while ago is a better guess than nothing: a try costs the task a wait. */
-	if (!m->updated_ns || now_ns - m->updated_ns >= TANDEM_OLD_NS)
+	if (!m->updated_ns || sub_floor_u64(now_ns, m->updated_ns) >= TANDEM_OLD_NS)
 		return TANDEM_SCALE;
 	return (u32)max_u64(sub_floor_u64(min_u64(m->share, m->steady_share), m->share_dev / 2), 1);
 }

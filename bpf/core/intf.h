@@ -33,6 +33,7 @@ enum counter {
 	CNT_STEERED,		/* wake-ups sent to another vCPU than the previous one by cost */
 	CNT_DECLINED,		/* idle vCPU left a waiting task where it was served sooner */
 	CNT_DROPS,		/* sudden losses of share that made other estimates old */
+	CNT_NEWS,		/* waits where nobody had to wait before: what was known of all is old */
 	CNT_FLOOR,		/* best-effort slices given only to keep the watchdog quiet */
 	CNT_ORPHANS,		/* tasks taken from the queue of an offline vCPU */
 	CNT_DUE,		/* light tasks served by the clock on the wall, before their deadline */
@@ -53,7 +54,6 @@ enum counter {
 	CNT_EVICTED,		/* tasks sent away from a vCPU that is left without work */
 	CNT_HELD,		/* best-effort work interrupted because another vCPU of its stack got normal work */
 	CNT_HINTED,		/* wake-ups of tasks that shall answer soon by the user's word */
-	CNT_HEDGED,		/* wake-ups for which a second idle vCPU was woken, too */
 	CNT_LEASES,		/* threads that were given a vCPU of their own */
 	NR_COUNTERS,
 };

@@ -41,7 +41,6 @@ struct task_state {
 	s32 left_cpu;
 	s32 run_cpu;		/* where it runs; -1: it does not */
 	s32 push_to;		/* where it shall go when it is switched out; -1: nowhere */
-	s32 reserve;		/* second best place at its last wake-up; -1: there was none */
 	s32 home;		/* vCPU that it owns, policy/dedicate.h; -1: none */
 };
 

@@ -168,13 +168,7 @@ static __noinline s32 helper_for(struct task_struct *p, s32 from_cpu)
 	return distant;
 }
 
-/* Does one of those who wait for a vCPU wait in vain, as long as it is away? */
-static __always_inline bool to_be_rescued(struct cpu_state *c, s32 cpu, u64 now)
-{
-	return rescue_helps(c->tasks[class_index(CLASS_NORMAL)], c->hogs, inactive_for(c, cpu, now));
-}
-
-static __noinline bool take_normal_at(s32 cpu, bool rescue_only, bool far)
+static __noinline bool take_normal_at(s32 cpu, bool far)
 {
 	struct cpu_state *own = cpu_state(cpu);
 	u64 now = k_now();
@@ -196,8 +190,6 @@ static __noinline bool take_normal_at(s32 cpu, bool rescue_only, bool far)
 		if (!waiting || reserved(c, now))
 			continue;
 		inactive = off_pcpu(from, c, now);
-		if (rescue_only && !to_be_rescued(c, from, now))
-			continue;
 		if (!would_take(own, cpu, c, from, waiting, far, now)) {
 			count(own, CNT_DECLINED);
 			continue;
@@ -216,30 +208,10 @@ static __noinline bool take_normal_at(s32 cpu, bool rescue_only, bool far)
 	return false;
 }
 
-/*
- * Take one waiting normal task from another vCPU, of the same cache before
- * others. With `rescue_only`, just from vCPUs that the host has preempted:
- * this one has work of its own.
- */
-static __always_inline bool take_normal(s32 cpu, bool rescue_only)
+/* Take one waiting normal task from another vCPU, of the same cache before others. */
+static __always_inline bool take_normal(s32 cpu)
 {
-	return take_normal_at(cpu, rescue_only, false) || (nr_llcs > 1 && take_normal_at(cpu, rescue_only, true));
-}
-
-/* Does a task wait for a vCPU that the host has preempted? Then this one, busy as it is, should take it. */
-static __noinline bool rescue_due(s32 cpu)
-{
-	u64 now = k_now();
-	u32 i;
-
-	bpf_for(i, 0, nr_cpu_ids) {
-		struct cpu_state *c = cpu_state(i);
-
-		if (c && i != (u32)cpu && k_waiting(queue_of(i, CLASS_NORMAL)) && to_be_rescued(c, i, now) &&
-		    !reserved(c, now))
-			return true;
-	}
-	return false;
+	return take_normal_at(cpu, false) || (nr_llcs > 1 && take_normal_at(cpu, true));
 }
 
 static __noinline bool take_best_effort(s32 cpu)

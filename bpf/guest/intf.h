@@ -19,6 +19,13 @@ enum harvest_mode {
 	HARVEST_UNAWARE = 2,	/* after 2 ms, for any that seems idle: for comparison */
 };
 
+/* Parts of placement that can be left out, to measure what each is worth: a bit set. */
+enum part {
+	PART_POOL = 1,		/* what is true of all vCPUs, beside what was measured of one */
+	PART_WAITS = 2,		/* how long those waited who woke a vCPU; without: what share and absences say of it */
+	PART_STATE = 4,		/* which vCPUs that have work are off their pCPU at this moment, and since when the others are there */
+};
+
 /* What guest_park shall do, and why it did not. */
 enum park_what {
 	PARK_LOOK = 0,		/* only say how much is left there */

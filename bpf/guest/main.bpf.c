@@ -130,9 +130,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	if (!kept && (k_take(queue_of(cpu, CLASS_NORMAL)) || (c->late_due_ns && take_late(c, cpu))))
 		return;
 	/* Own queue is empty, or prev comes first in it. Is there somebody to help? */
-	if (!dedicate_enabled && (!kept || best_effort) && take_normal(cpu, false))
-		return;
-	if (!dedicate_enabled && kept && !best_effort && contended && !waiting_normal(cpu, c) && take_normal(cpu, true))
+	if (!dedicate_enabled && (!kept || best_effort) && take_normal(cpu))
 		return;
 	if (!kept && best_effort_stays(c, cpu) &&
 	    ((may_wait(c, CLASS_BEST_EFFORT) && k_take(queue_of(cpu, CLASS_BEST_EFFORT))) || (!c->parked && take_best_effort(cpu))))
@@ -189,10 +187,6 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 		}
 		renew_request(t, c);
 		c->curr_deadline = t->deadline;
-		if (contended && rescue_due(cpu)) {
-			k_set_slice(p, 0);
-			return;
-		}
 	} else if (company && !c->run_until_ns) {
 		/* It has got company since its turn began: from now on the turn's end matters. */
 		end_turn_at(c, cpu, now + remaining(t), now);
@@ -402,7 +396,6 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init_task, struct task_struct *p, struct scx_
 	t->run_cpu = -1;
 	t->push_to = -1;
 	t->home = -1;
-	t->reserve = -1;
 	t->weight = TANDEM_UNIT;
 	t->class = CLASS_NORMAL;
 	t->charged_ran_ns = k_ran_ns(p);

@@ -22,15 +22,23 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 	view = (struct place_view){
 		.queued_work = c->queued_work,
 		.inactive_mean_ns = vcap_fresh(&c->model, now) ? c->model.inactive_mean_ns : 0,
-		.share = capacity_beside(c, cpu, now),
+		.share = capacity(c, now),
 		.idle = is_idle(c),
 		.here = cpu == bpf_get_smp_processor_id(),
 	};
 
 	/* One that is here will be idle for any time until it is woken again. */
 	view.wait_ns = view.here ? vcap_wait_ns(&c->model, now) : wait_of(c, now);
-	view.inactive_for_ns = inactive_for(c, cpu, now);
-	if (c->phase.whole && !view.idle)
+	if (!has(PART_WAITS))
+		view.wait_ns = view.inactive_mean_ns * (TANDEM_SCALE - view.share) / TANDEM_SCALE;
+	if (has(PART_POOL)) {
+		view.share = vcap_share_believed(&c->model, now, &pool);
+		view.wait_ns = vcap_wait_believed_ns(&c->model, now, view.wait_ns, &pool);
+	}
+	view.share = beside(view.share, cpu);
+	if (has(PART_STATE))
+		view.inactive_for_ns = inactive_for(c, cpu, now);
+	if (has(PART_STATE) && c->phase.whole && !view.idle)
 		view.there_for_ns = max_u64(sub_floor_u64(now, c->phase.returned_ns), 1);
 	/*
 	 * Of an idle one only the host knows: where it has a quota, that is not used meanwhile, and its rhythm begins
@@ -50,13 +58,15 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 /* Of vCPUs without a ban for its class, or of the others: where p is expected to be done first; -1: it may use none. */
 static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s32 prev_cpu, bool banned)
 {
-	u64 now = k_now(), best_cost = ~0ULL, reserve_cost = ~0ULL, work;
-	s32 best = -1, reserve = -1;
+	u64 now = k_now(), best_cost = ~0ULL, work;
+	const struct cpumask *idle;
+	s32 best = -1;
 	u32 i;
 
 	if (!p || !t)
 		return -1;
 	work = place_work_ns(t->mean_burst_ns, t->base_ns, base_request_ns);
+	idle = scx_bpf_get_idle_cpumask();
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 		u64 cost;
@@ -64,19 +74,17 @@ static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s
 		if (!c || !c->online || (nr_banned && allowed_here(t->class, c, i) == banned) || !k_allowed(p, i))
 			continue;
 		cost = cost_of(i, work, now);
+		/* Somebody who was woken at the same time is on the way there; its work is booked when it runs. */
+		if (is_idle(c) && !c->queued_work && !bpf_cpumask_test_cpu(i, idle))
+			cost += work;
 		if (i != (u32)prev_cpu)
 			cost += move_cost_ns(far_apart(prev_cpu, i));
 		if (cost < best_cost) {
-			reserve_cost = best_cost;
-			reserve = best;
 			best_cost = cost;
 			best = i;
-		} else if (cost < reserve_cost) {
-			reserve_cost = cost;
-			reserve = i;
 		}
 	}
-	t->reserve = reserve;
+	scx_bpf_put_idle_cpumask(idle);
 	return best;
 }
 

@@ -15,8 +15,22 @@
 /* Some vCPU is contended: places are chosen by cost. Otherwise the kernel's idle selection is best. */
 u32 contended;
 
+/* Share, and wait of those who wake one, over all vCPUs of late (policy/vcap.h). */
+struct vcpu_pool pool = { .share = TANDEM_SCALE };
+
+/* Number of the last time that somebody waited who never had to before. Two at once are one. */
+u32 wait_news;
+
 /* Some vCPU is clearly stronger than another: CPU-bound tasks are worth moving. */
 u32 uneven;
+
+/* Parts that are left out, enum part. A loader's setting. */
+const volatile u32 parts_left_out = 0;
+
+static __always_inline bool has(enum part part)
+{
+	return !(parts_left_out & part);
+}
 
 static __always_inline bool is_idle(const struct cpu_state *c)
 {
@@ -196,10 +210,17 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 			vcap_called(&c->model);
 			return;
 		}
-		news = vcap_arrive(&c->model, now, sub_floor_u64(elapsed, stolen), stolen);
+		news = vcap_arrive(&c->model, now, sub_floor_u64(elapsed, stolen), stolen, wait_news);
+		vcap_pool_wait(&pool, stolen);
 	}
 	if (!news)
 		return;
+	if (news & VCAP_SAMPLED)
+		vcap_pool_share(&pool, &c->model);
+	if (news & VCAP_NEWS) {
+		count(c, CNT_NEWS);
+		wait_news = c->model.waits_news;
+	}
 	if (news & VCAP_DROPPED) {
 		count(c, CNT_DROPS);
 		forget_others(cpu);

@@ -65,22 +65,6 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	return cpu;
 }
 
-/* An idle vCPU that p waits for may not be there: the next best is woken, too, and whoever comes first takes it. */
-static __always_inline void hedge(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
-{
-	struct cpu_state *other;
-
-	if (!bvs_enabled || !contended || dedicate_enabled || t->reserve < 0 || t->reserve == cpu || k_is_pinned(p))
-		return;
-	if (cpu == (s32)bpf_get_smp_processor_id() || !hedge_pays(vcap_wait_ns(&c->model, now)))
-		return;
-	other = cpu_state(t->reserve);
-	if (!other || !is_idle(other) || other->bans)
-		return;
-	count(c, CNT_HEDGED);
-	k_kick_idle(t->reserve);
-}
-
 /*
  * Tell an idle CPU that something worth its while is about to wait in cpu's
  * queue. Does the task take that CPU from whoever runs there? Nobody is told then.
@@ -93,8 +77,6 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 
 	if (is_idle(c)) {
 		k_kick_idle(cpu);
-		if (enq_flags & SCX_ENQ_WAKEUP)
-			hedge(p, t, c, cpu, now);
 		return false;
 	}
 	if (t->class == CLASS_NORMAL && c->curr_class == CLASS_BEST_EFFORT)

@@ -34,6 +34,6 @@ pub mod trace;
 
 pub use error::GuestError;
 pub use model::parse_cpu_list;
-pub use options::{Fault, GuestOptions, Harvest};
+pub use options::{Fault, GuestOptions, Harvest, Part};
 pub use scheduler::serve;
 pub use sys::{catch_termination, termination_requested};

@@ -26,6 +26,27 @@ pub enum Harvest {
     Unaware,
 }
 
+/// A part of placement on wake-up that can be left out (`enum part` in `bpf/guest/intf.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// What is true of all vCPUs, beside what was measured of one.
+    Pool,
+    /// How long those waited who woke a vCPU.
+    Waits,
+    /// Which vCPUs are off their pCPU at this moment, and since when the others are there.
+    State,
+}
+
+impl Part {
+    pub(crate) fn bit(self) -> u32 {
+        match self {
+            Part::Pool => crate::bpf::intf::part_PART_POOL,
+            Part::Waits => crate::bpf::intf::part_PART_WAITS,
+            Part::State => crate::bpf::intf::part_PART_STATE,
+        }
+    }
+}
+
 /// How the guest scheduler shall run.
 #[derive(Debug, Clone)]
 pub struct GuestOptions {
@@ -49,6 +70,8 @@ pub struct GuestOptions {
     pub harvest: Harvest,
     /// Choose places on wake-up by what each vCPU gets; otherwise as the kernel does.
     pub place_by_cost: bool,
+    /// Parts of placement that are left out, to measure what each is worth.
+    pub without: Vec<Part>,
     /// Leave stragglers and spare vCPUs of a stack without work.
     pub ban: bool,
     /// Use no more vCPUs than the host gives pCPUs.
@@ -84,6 +107,7 @@ impl Default for GuestOptions {
             slice_us: 3000,
             harvest: Harvest::Off,
             place_by_cost: true,
+            without: Vec::new(),
             ban: false,
             crowd: true,
             dedicate: false,

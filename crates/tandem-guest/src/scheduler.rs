@@ -328,6 +328,7 @@ fn load<'a>(
             Harvest::Unaware => intf::harvest_mode_HARVEST_UNAWARE,
         };
         rodata.bvs_enabled = options.place_by_cost;
+        rodata.parts_left_out = options.without.iter().fold(0, |bits, part| bits | part.bit());
         rodata.rwc_enabled = options.ban;
         rodata.dedicate_enabled = options.dedicate;
         rodata.hints_enabled = !hints.is_empty();

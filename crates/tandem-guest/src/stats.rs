@@ -128,6 +128,11 @@ pub struct GuestStats {
     #[stat(desc = "sudden losses of share")]
     pub drops: u64,
     /// Counter, see `desc`.
+    #[stat(
+        desc = "waits on a vCPU where nobody had to wait before: what was known of all vCPUs counts less"
+    )]
+    pub news: u64,
+    /// Counter, see `desc`.
     #[stat(desc = "best-effort slices given only to satisfy the watchdog")]
     pub floor: u64,
     /// Counter, see `desc`.
@@ -187,9 +192,6 @@ pub struct GuestStats {
     /// Counter, see `desc`.
     #[stat(desc = "wake-ups of tasks that shall answer soon by the user's word")]
     pub hinted: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "wake-ups for which a second idle vCPU was woken, too")]
-    pub hedged: u64,
     /// Counter, see `desc`.
     #[stat(desc = "threads that were given a vCPU of their own")]
     pub leases: u64,
@@ -251,6 +253,7 @@ impl GuestStats {
             steered: sum(intf::counter_CNT_STEERED),
             declined: sum(intf::counter_CNT_DECLINED),
             drops: sum(intf::counter_CNT_DROPS),
+            news: sum(intf::counter_CNT_NEWS),
             floor: sum(intf::counter_CNT_FLOOR),
             orphans: sum(intf::counter_CNT_ORPHANS),
             due: sum(intf::counter_CNT_DUE),
@@ -271,7 +274,6 @@ impl GuestStats {
             evicted: sum(intf::counter_CNT_EVICTED),
             held: sum(intf::counter_CNT_HELD),
             hinted: sum(intf::counter_CNT_HINTED),
-            hedged: sum(intf::counter_CNT_HEDGED),
             leases: sum(intf::counter_CNT_LEASES),
             now: Moment {
                 tasks: facts.iter().map(|f| f.tasks).sum(),
@@ -321,6 +323,7 @@ impl GuestStats {
             steered: self.steered.saturating_sub(earlier.steered),
             declined: self.declined.saturating_sub(earlier.declined),
             drops: self.drops.saturating_sub(earlier.drops),
+            news: self.news.saturating_sub(earlier.news),
             floor: self.floor.saturating_sub(earlier.floor),
             orphans: self.orphans.saturating_sub(earlier.orphans),
             due: self.due.saturating_sub(earlier.due),
@@ -341,7 +344,6 @@ impl GuestStats {
             evicted: self.evicted.saturating_sub(earlier.evicted),
             held: self.held.saturating_sub(earlier.held),
             hinted: self.hinted.saturating_sub(earlier.hinted),
-            hedged: self.hedged.saturating_sub(earlier.hedged),
             leases: self.leases.saturating_sub(earlier.leases),
             now: self.now.clone(),
             vcpus: self.vcpus.iter().map(|(cpu, v)| (*cpu, v.since(earlier.vcpus.get(cpu)))).collect(),
@@ -355,16 +357,16 @@ impl GuestStats {
     pub fn format<W: Write>(&self, out: &mut W) -> std::io::Result<()> {
         writeln!(
             out,
-            "direct {} queued {} kept {} regranted {} pulled {} (rescued {}) pushed {} preempted {} steered {} declined {} drops {} floor {} orphans {} due {} parked {} unparked {} (on debt {}) given {} evened {} timers {}",
+            "direct {} queued {} kept {} regranted {} pulled {} (rescued {}) pushed {} preempted {} steered {} declined {} drops {} news {} floor {} orphans {} due {} parked {} unparked {} (on debt {}) given {} evened {} timers {}",
             self.direct, self.queued, self.kept, self.regranted, self.pulled, self.rescued, self.pushed,
-            self.preempted, self.steered, self.declined, self.drops, self.floor, self.orphans,
+            self.preempted, self.steered, self.declined, self.drops, self.news, self.floor, self.orphans,
             self.due, self.parked, self.unparked, self.on_debt, self.given, self.evened, self.timers
         )?;
         writeln!(
             out,
-            "  left in time {} (called {} abandoned {} taken back {}, {:.1} ms gained; caught {})  stragglers {} evicted {} held {}  hinted {}  hedged {}  leases {}",
+            "  left in time {} (called {} abandoned {} taken back {}, {:.1} ms gained; caught {})  stragglers {} evicted {} held {}  hinted {}  leases {}",
             self.harvested, self.foreseen, self.abandoned, self.taken_back, self.harvested_us as f64 / 1e3, self.caught,
-            self.stragglers, self.evicted, self.held, self.hinted, self.hedged, self.leases
+            self.stragglers, self.evicted, self.held, self.hinted, self.leases
         )?;
         let now = &self.now;
         writeln!(

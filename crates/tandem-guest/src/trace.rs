@@ -38,6 +38,7 @@ const DECISIONS: [&str; intf::counter_NR_COUNTERS as usize] = [
     "steered",
     "declined",
     "drops",
+    "news",
     "floor",
     "orphans",
     "due",
@@ -58,7 +59,6 @@ const DECISIONS: [&str; intf::counter_NR_COUNTERS as usize] = [
     "evicted",
     "held",
     "hinted",
-    "hedged",
     "lease",
 ];
 

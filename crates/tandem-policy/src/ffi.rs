@@ -7,7 +7,7 @@ include!(concat!(env!("OUT_DIR"), "/policy.rs"));
 pub mod safe {
     use super::{
         crowd, crowd_seen, forecast, harvest_view, place_view, pull_view, rhythm_length, straggler_view,
-        turn_view, vcpu_model, vcpu_phase,
+        turn_view, vcpu_model, vcpu_phase, vcpu_pool,
     };
 
     macro_rules! by_value {
@@ -61,8 +61,6 @@ pub mod safe {
         held_up(part: u32, others_idle: bool) -> u32;
         holds_others_up(part: u32, banned: bool, since_ns: u64, failed: u32) -> bool;
         trials_failed(failed: u32, lasted_ns: u64) -> u32;
-        hedge_pays(wait_ns: u64) -> bool;
-        rescue_helps(tasks: u32, cpu_bound: u32, inactive_for_ns: u64) -> bool;
         booked_work(burst_ns: u64) -> u64;
         booked_turns_ns(booked: u64) -> u64;
         booked_runs_ns(booked: u64) -> u64;
@@ -154,9 +152,9 @@ pub mod safe {
         unsafe { super::vcap_busy(model, now_ns, elapsed_ns, stolen_ns, returns) }
     }
 
-    pub fn vcap_arrive(model: &mut vcpu_model, now_ns: u64, idle_ns: u64, waited_ns: u64) -> u32 {
+    pub fn vcap_arrive(model: &mut vcpu_model, now_ns: u64, idle_ns: u64, waited_ns: u64, news: u32) -> u32 {
         // SAFETY: as above.
-        unsafe { super::vcap_arrive(model, now_ns, idle_ns, waited_ns) }
+        unsafe { super::vcap_arrive(model, now_ns, idle_ns, waited_ns, news) }
     }
 
     pub fn vcap_fresh(model: &vcpu_model, now_ns: u64) -> bool {
@@ -172,6 +170,26 @@ pub mod safe {
     pub fn vcap_wait_after_ns(model: &vcpu_model, now_ns: u64, idle_ns: u64) -> u64 {
         // SAFETY: as above; read only.
         unsafe { super::vcap_wait_after_ns(model, now_ns, idle_ns) }
+    }
+
+    pub fn vcap_share_believed(model: &vcpu_model, now_ns: u64, pool: &vcpu_pool) -> u32 {
+        // SAFETY: as above; read only.
+        unsafe { super::vcap_share_believed(model, now_ns, pool) }
+    }
+
+    pub fn vcap_wait_believed_ns(model: &vcpu_model, now_ns: u64, wait_ns: u64, pool: &vcpu_pool) -> u64 {
+        // SAFETY: as above; read only.
+        unsafe { super::vcap_wait_believed_ns(model, now_ns, wait_ns, pool) }
+    }
+
+    pub fn vcap_pool_share(pool: &mut vcpu_pool, model: &vcpu_model) {
+        // SAFETY: exclusive access to one live struct, shared access to another.
+        unsafe { super::vcap_pool_share(pool, model) }
+    }
+
+    pub fn vcap_pool_wait(pool: &mut vcpu_pool, waited_ns: u64) {
+        // SAFETY: exclusive access to a live struct.
+        unsafe { super::vcap_pool_wait(pool, waited_ns) }
     }
 
     pub fn vcap_at_best(model: &vcpu_model, now_ns: u64) -> u32 {

@@ -8,7 +8,7 @@ mod ffi;
 
 pub use ffi::{
     crowd, crowd_seen, forecast, harvest_view, place_view, pull_view, rhythm_length, straggler_view,
-    turn_view, vcpu_model, vcpu_phase,
+    turn_view, vcpu_model, vcpu_phase, vcpu_pool,
 };
 
 /// Fixed point of shares: 1024 is one whole pCPU.
@@ -56,15 +56,16 @@ pub mod balance {
 pub mod vcap {
     pub use crate::ffi::safe::{
         absence_bucket, vcap_arrive, vcap_at_best, vcap_at_worst, vcap_busy, vcap_effective, vcap_fresh,
-        vcap_wait_after_ns, vcap_wait_ns,
+        vcap_pool_share, vcap_pool_wait, vcap_share_believed, vcap_wait_after_ns, vcap_wait_believed_ns,
+        vcap_wait_ns,
     };
 }
 
 /// Where a task should run (`policy/place.h`).
 pub mod place {
     pub use crate::ffi::safe::{
-        crowded_share, far_excess, hedge_pays, move_cost_ns, place_cost_ns, place_drain_ns, place_work_ns,
-        pull_helps, push_gains, rescue_helps,
+        crowded_share, far_excess, move_cost_ns, place_cost_ns, place_drain_ns, place_work_ns, pull_helps,
+        push_gains,
     };
 }
 

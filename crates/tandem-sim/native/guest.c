@@ -31,8 +31,9 @@ void sim_set_up(u32 cpu_ids, bool page, u64 request_ns, bool timers, u64 watchdo
 	uneven_cores = uneven_rings;
 }
 
-void sim_set_techniques(u32 harvest, bool bvs, bool rwc, bool dedicate)
+void sim_set_techniques(u32 harvest, bool bvs, bool rwc, bool dedicate, u32 left_out)
 {
+	*(volatile u32 *)&parts_left_out = left_out;
 	*(volatile u32 *)&harvest_mode = harvest;
 	*(volatile bool *)&bvs_enabled = bvs;
 	*(volatile bool *)&rwc_enabled = rwc;

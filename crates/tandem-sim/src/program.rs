@@ -34,6 +34,8 @@ pub enum Step {
     Put(usize),
     /// Takes the next request of a stream and serves it; waits while there is none. The work is the request's.
     Serve(usize),
+    /// Hands out the next request of a stream at its time.
+    Dispatch(usize),
     /// Reads from a device or writes to it, and waits for that.
     Device(usize),
     /// Sends a message to a mailbox: whoever reads it is woken.
@@ -91,7 +93,9 @@ impl Program {
         let takes_time = |step: &Step| match step {
             Step::Run(spread) | Step::Sleep(spread) => spread.check().is_ok() && spread.mean_us() > 0.0,
             Step::Timer(period) => *period > 0,
-            Step::Serve(_) | Step::Device(_) | Step::Receive(_) | Step::Wait { .. } => true,
+            Step::Serve(_) | Step::Dispatch(_) | Step::Device(_) | Step::Receive(_) | Step::Wait { .. } => {
+                true
+            }
             _ => false,
         };
         for step in &self.steps {
@@ -102,7 +106,7 @@ impl Program {
         if self.steps.iter().any(takes_time) {
             Ok(())
         } else {
-            Err("a task needs a step that takes time: run, sleep, timer, x_serve, x_device or x_receive"
+            Err("a task needs a step that takes time: run, sleep, timer, x_serve, x_dispatch, x_device or x_receive"
                 .into())
         }
     }

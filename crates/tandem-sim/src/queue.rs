@@ -62,6 +62,13 @@ pub enum Event {
         /// See above.
         turn: u32,
     },
+    /// The slice of a CPU's task ends (HRTICK).
+    SliceEnd {
+        /// CPU of the host.
+        cpu: usize,
+        /// See above.
+        turn: u32,
+    },
     /// A timer of a BPF scheduler.
     BpfTimer {
         /// Kernel.
@@ -96,6 +103,8 @@ pub enum Irq {
     },
     /// The tick.
     Tick,
+    /// The slice of the current task is over.
+    SliceEnd,
     /// A request from outside.
     Arrival {
         /// Stream.
@@ -133,6 +142,7 @@ impl Event {
             Event::BpfTimer { .. } => 7,
             Event::Tick { .. } => 8,
             Event::Sample => 9,
+            Event::SliceEnd { .. } => 10,
         }
     }
 }

@@ -15,6 +15,8 @@ pub struct KernelSpec {
     pub flavour: Flavour,
     /// Tick, ns.
     pub tick_ns: Ns,
+    /// Slices end when they are due, not at ticks (HRTICK; in the host only).
+    pub hrtick: bool,
     /// Preemption.
     pub preemption: Preemption,
     /// Its scheduler charges run time without steal (guests).
@@ -35,6 +37,7 @@ impl KernelSpec {
         Self {
             flavour: Flavour::Eevdf { version: 702 },
             tick_ns: 4_000_000,
+            hrtick: false,
             preemption: Preemption::Full,
             sees_steal: true,
             halted_looks_preempted: false,
@@ -123,6 +126,7 @@ fn world(name: &str, spec: &KernelSpec, layout: Hardware, cpus: usize) -> World 
             cpus,
         ),
         tick_ns: spec.tick_ns,
+        hrtick: spec.hrtick,
         preemption: spec.preemption,
         halted_looks_preempted: spec.halted_looks_preempted,
         idle_balance_at: 0,

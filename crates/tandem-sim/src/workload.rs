@@ -10,6 +10,7 @@
 //! | `yield` | lets others go first |
 //! | `x_get`, `x_put` | takes an item from a queue, puts one in |
 //! | `x_serve` | serves requests of a stream |
+//! | `x_dispatch` | hands out the requests of a stream with `"intake": "dispatched"`, each at its time |
 //! | `x_device` | one request to a device |
 //! | `x_send`, `x_receive` | messages to a mailbox |
 //! | `x_hop` | pins itself to the next CPU, round and round (kernels without a sched_ext policy) |
@@ -106,6 +107,9 @@ pub enum Intake {
     /// Nothing comes from outside: whoever has served one takes the next, sleeps until its time and serves it
     /// (TailBench's integrated configuration).
     Own,
+    /// Nothing comes from outside: a task of the same program sleeps until the next one's time and hands it out to
+    /// those who wait, the longest first (a load generator in the guest; `tandem-kit requests`).
+    Dispatched,
 }
 
 /// When requests arrive.
@@ -382,6 +386,11 @@ impl Workload {
                 "x_serve" => Step::Serve(
                     known(&self.streams, text()?).ok_or_else(|| wrong("no such stream in x_arrivals"))?,
                 ),
+                "x_dispatch" => Step::Dispatch(
+                    known(&self.streams, text()?)
+                        .filter(|stream| self.streams[*stream].1.intake == Intake::Dispatched)
+                        .ok_or_else(|| wrong("no stream of x_arrivals with intake dispatched"))?,
+                ),
                 "x_device" => Step::Device(
                     known(&self.devices, text()?).ok_or_else(|| wrong("no such device in x_devices"))?,
                 ),
@@ -401,7 +410,7 @@ impl Workload {
             return;
         }
         for kind in &mut self.tasks {
-            if !kind.program.steps.iter().any(|step| matches!(step, Step::Serve(_))) {
+            if !kind.program.steps.iter().any(|step| matches!(step, Step::Serve(_) | Step::Dispatch(_))) {
                 kind.program.steps.push(Step::Count);
             }
         }

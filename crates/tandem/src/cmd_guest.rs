@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tandem_guest::observe::{Observation, Probed};
 use tandem_guest::park::{self, ParkOrder};
-use tandem_guest::{parse_cpu_list, trace, Fault, GuestOptions, Harvest};
+use tandem_guest::{parse_cpu_list, trace, Fault, GuestOptions, Harvest, Part};
 
 /// Load the vCPU-aware scheduler and run until interrupted.
 ///
@@ -64,6 +64,10 @@ pub struct GuestCmd {
     /// Choose places on wake-up as the kernel does, not by what each vCPU gets
     #[arg(long)]
     no_bvs: bool,
+
+    /// Leave out a part of that choice (repeatable), to measure what it is worth
+    #[arg(long, value_enum, value_name = "PART", conflicts_with = "no_bvs")]
+    without: Vec<PartArg>,
 
     /// Leave stragglers and spare vCPUs of a stack without work (experimental)
     #[arg(long)]
@@ -167,6 +171,26 @@ enum IvhArg {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
+enum PartArg {
+    /// What is true of all vCPUs, beside what was measured of one
+    Pool,
+    /// How long those waited who woke a vCPU
+    Waits,
+    /// Which vCPUs are off their pCPU at this moment, and since when the others are there
+    State,
+}
+
+impl PartArg {
+    fn meant(self) -> Part {
+        match self {
+            PartArg::Pool => Part::Pool,
+            PartArg::Waits => Part::Waits,
+            PartArg::State => Part::State,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
 enum FaultArg {
     None,
     Stall,
@@ -265,6 +289,7 @@ impl GuestCmd {
                 IvhArg::Unaware => Harvest::Unaware,
             },
             place_by_cost: !self.no_bvs,
+            without: self.without.iter().map(|part| part.meant()).collect(),
             ban: self.rwc,
             crowd: !self.no_crowd,
             dedicate: self.dedicate,

@@ -607,6 +607,31 @@ impl Fair {
         None
     }
 
+    /// Run time until the request of the current task, or of a group of its, is done (EEVDF). None: nobody else waits.
+    pub fn slice_left_ns(&self, cpu: usize) -> Option<u64> {
+        if self.rules.flavour == Flavour::Cfs {
+            return None;
+        }
+        let (mut group, mut least) = (0, None);
+        while let Some(id) = self.rqs[group][cpu].curr {
+            let entity = &self.entities[id];
+            if self.rqs[group][cpu].entities() > 1 {
+                let end = if self.rules.short_protection() {
+                    entity.protected_to.min(entity.deadline)
+                } else {
+                    entity.deadline
+                };
+                let left = ((end - entity.v).max(0) as u64 * entity.weight).div_ceil(1024);
+                least = Some(least.map_or(left, |other: u64| other.min(left)));
+            }
+            match entity.owner {
+                Owner::Task(_) => break,
+                Owner::Group { group: below, .. } => group = below,
+            }
+        }
+        least
+    }
+
     /// The tick: should somebody else run? (EEVDF decides as it charges.)
     pub fn tick(&mut self, cpu: usize) -> bool {
         if !matches!(self.rules.flavour, Flavour::Cfs) {

@@ -116,6 +116,7 @@ impl Machine {
             Step::Get(queue) => self.get(task, queue),
             Step::Put(queue) => self.put(task, queue),
             Step::Serve(stream) => self.serve(task, stream),
+            Step::Dispatch(stream) => self.dispatch(task, stream),
             Step::Device(device) => self.use_device(task, device),
             Step::Send(mailbox) => self.send(task, mailbox),
             Step::Receive(mailbox) => self.receive(task, mailbox),
@@ -329,6 +330,35 @@ impl Machine {
                 self.wait_to_serve(task, again);
             }
         }
+    }
+
+    /// Hands out the next request at its time, or as soon after it as the task runs.
+    fn dispatch(&mut self, task: usize, stream: usize) {
+        let now = self.now;
+        let r = &mut self.requests[stream];
+        if r.arrived == 0 && r.next_at == 0 {
+            r.next_at = r.interval.draw_ns(&mut r.arrivals).max(1);
+        }
+        let at = r.next_at;
+        if at > now {
+            if let Some(course) = self.course(task) {
+                course.next -= 1;
+            }
+            self.sleep_for(task, at - now);
+            return;
+        }
+        r.arrived += 1;
+        r.next_at = at + r.interval.draw_ns(&mut r.arrivals).max(1);
+        self.record.delivered(now, stream, now - at);
+        let r = &mut self.requests[stream];
+        if r.idle.is_empty() {
+            r.waiting.push_back(at);
+            return;
+        }
+        let server = r.idle.remove(0);
+        self.take_request(server, stream, at);
+        let cpu = self.tasks[task].cpu;
+        self.wake(server, Some(cpu), false);
     }
 
     /// A server sleeps; `again`: when it wakes up it tries once more to get a request.

@@ -364,6 +364,10 @@ impl Machine {
         let urgent = self.worlds[world].cpus[cpu].real_time.front().copied();
         let next = urgent.or_else(|| self.pick_for_policy(world, cpu, prev));
         if next == prev {
+            if next.is_none() {
+                // Idle as before, and free to be chosen again (`pick_task_idle()`).
+                self.policy(world, cpu, |policy| policy.kernel_mut().cpus[cpu].idle = true);
+            }
             return;
         }
         if let Some(prev) = prev {

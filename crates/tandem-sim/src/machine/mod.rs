@@ -224,6 +224,11 @@ impl Machine {
                     self.interrupt(world, cpu, Irq::Tick);
                 }
             }
+            Event::SliceEnd { cpu, turn } => {
+                if self.worlds[0].cpus[cpu].slice_turn == turn {
+                    self.interrupt(0, cpu, Irq::SliceEnd);
+                }
+            }
             Event::Timer { task, turn } => {
                 let t = &self.tasks[task];
                 if t.timer_turn == turn && t.state == State::Sleeping {

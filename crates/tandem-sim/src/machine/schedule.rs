@@ -62,6 +62,7 @@ impl Machine {
                 }
             }
             Irq::Tick => self.tick(world, cpu),
+            Irq::SliceEnd => self.slice_end(cpu),
             Irq::Arrival { stream, at } => self.request_arrived(stream, at, cpu),
             Irq::Device { device, task } => self.device_done(device, task, cpu),
             Irq::BpfTimer { timer, turn } => self.fire(world, cpu, timer, turn),
@@ -104,6 +105,32 @@ impl Machine {
         }
         if busy {
             self.start_tick(world, cpu);
+        }
+    }
+
+    /// The slice timer of a host's CPU fires (`hrtick()`): what is due is not lazy.
+    fn slice_end(&mut self, cpu: usize) {
+        self.charge(0, cpu);
+        let c = self.cpu(0, cpu);
+        if c.resched == Resched::Lazy {
+            c.resched = Resched::Now;
+        }
+        self.arm_slice_end(cpu);
+    }
+
+    /// Arms the timer for the end of the current slice, if somebody else waits (`hrtick_start_fair()`).
+    fn arm_slice_end(&mut self, cpu: usize) {
+        if !self.worlds[0].hrtick {
+            return;
+        }
+        let left = self.worlds[0].fair.slice_left_ns(cpu);
+        let c = self.cpu(0, cpu);
+        c.slice_turn = c.slice_turn.wrapping_add(1);
+        let turn = c.slice_turn;
+        if let Some(left) = left {
+            // The kernel programs no timer for less.
+            let at = self.now + left.max(10_000);
+            self.queue.add(at, Event::SliceEnd { cpu, turn });
         }
     }
 
@@ -232,6 +259,9 @@ impl Machine {
             if !real_time && self.worlds[world].fair.preempts(cpu, entity, batch) {
                 self.resched_from(world, cpu, from, false);
             }
+            if world == 0 {
+                self.arm_slice_end(cpu);
+            }
         }
     }
 
@@ -285,12 +315,18 @@ impl Machine {
             next = self.worlds[world].fair.pick(cpu);
         }
         if next == prev {
+            if world == 0 {
+                self.arm_slice_end(cpu);
+            }
             return;
         }
         if let Some(prev) = prev {
             self.leaves(prev);
         }
         self.switch(world, cpu, prev, next);
+        if world == 0 {
+            self.arm_slice_end(cpu);
+        }
         self.wake_if_woken(prev, cpu);
     }
 

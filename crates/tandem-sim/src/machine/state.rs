@@ -106,6 +106,8 @@ pub struct Cpu {
     pub wake_list: Vec<usize>,
     /// Run time of the current task that the scheduler does not know of yet, ns.
     pub uncharged_ns: Ns,
+    /// Number of the slice timer that is armed (HRTICK).
+    pub slice_turn: u32,
     /// Number of the tick that is armed.
     pub tick_turn: u32,
     /// Is one armed?
@@ -333,6 +335,8 @@ pub struct World {
     pub idle_balance_at: Ns,
     /// Tick, ns.
     pub tick_ns: Ns,
+    /// Slices end when they are due, not at ticks (HRTICK; the host).
+    pub hrtick: bool,
     /// Preemption.
     pub preemption: Preemption,
     /// A halted vCPU looks preempted to wake-up placement.

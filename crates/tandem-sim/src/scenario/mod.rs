@@ -8,7 +8,7 @@ use crate::fair::Flavour;
 use crate::hardware::{Costs, Hardware};
 use crate::machine::state::Preemption;
 use crate::queue::Ns;
-use crate::scx::Ivh;
+use crate::scx::{Ivh, Part};
 use crate::setup::KernelSpec;
 use crate::workload::Workload;
 use crate::SimError;
@@ -179,6 +179,8 @@ pub struct Kernel {
     pub version: u32,
     /// Tick, milliseconds.
     pub tick_ms: f64,
+    /// EEVDF slices end when they are due (HRTICK, the default from 7.1 on), not at ticks. In the host only.
+    pub hrtick: bool,
     /// `full` or `lazy`.
     pub preemption: String,
     /// Run time is charged without steal (guests).
@@ -201,6 +203,8 @@ pub struct Kernel {
     pub rwc: bool,
     /// `tandem`: every thread has a vCPU of its own, while they last (`--dedicate`).
     pub dedicate: bool,
+    /// `tandem`: parts of placement that are left out: `pool`, `waits`, `state` (`--without`).
+    pub without: Vec<Part>,
 }
 
 impl Default for Kernel {
@@ -209,6 +213,7 @@ impl Default for Kernel {
             scheduler: "eevdf".into(),
             version: 702,
             tick_ms: 4.0,
+            hrtick: false,
             preemption: "full".into(),
             sees_steal: true,
             halted_looks_preempted: false,
@@ -220,6 +225,7 @@ impl Default for Kernel {
             bvs: true,
             rwc: false,
             dedicate: false,
+            without: Vec::new(),
         }
     }
 }
@@ -409,6 +415,7 @@ impl Kernel {
             granularity_ns: granularity_ns(self.granularity_us)?,
             wakeup_granularity_ns: granularity_ns(self.wakeup_granularity_us)?,
             tick_ns: (self.tick_ms * 1e6) as Ns,
+            hrtick: self.hrtick,
             preemption,
             sees_steal: self.sees_steal,
             halted_looks_preempted: self.halted_looks_preempted,

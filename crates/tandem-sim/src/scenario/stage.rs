@@ -103,7 +103,8 @@ impl Scenario {
             if spec.policy {
                 let settings = self.as_probed(layout, &pins);
                 let Kernel { slice_timers, ivh, bvs, rwc, dedicate, .. } = vm.kernel;
-                let techniques = Techniques { ivh, bvs, rwc, dedicate };
+                let left_out = vm.kernel.without.iter().fold(0, |bits, part| bits | *part as u32);
+                let techniques = Techniques { ivh, bvs, rwc, dedicate, left_out };
                 machine.attach(world, &Settings { slice_timers, techniques, ..settings })?;
                 if vm.kernel.probes {
                     add_probers(&mut machine, world, seed);
@@ -284,7 +285,7 @@ fn install(
             world,
         });
         installed.streams.push((stream.clone(), number));
-        if spec.intake != Intake::Own {
+        if !matches!(spec.intake, Intake::Own | Intake::Dispatched) {
             machine.at(0, Event::Arrival { stream: number });
         }
     }
@@ -355,7 +356,7 @@ fn shift(step: &mut Step, offset: &(usize, usize, usize, usize, usize, usize, us
         Step::Signal(n) | Step::Broadcast(n) => *n += offset.1,
         Step::Barrier(n) => *n += offset.2,
         Step::Get(n) | Step::Put(n) => *n += offset.3,
-        Step::Serve(n) => *n += offset.4,
+        Step::Serve(n) | Step::Dispatch(n) => *n += offset.4,
         Step::Device(n) => *n += offset.5,
         Step::Send(n) | Step::Receive(n) => *n += offset.6,
         Step::Run(_) | Step::Sleep(_) | Step::Timer(_) | Step::Yield | Step::Hop | Step::Count => {}

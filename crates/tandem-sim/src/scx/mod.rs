@@ -8,4 +8,4 @@ mod idle;
 pub mod kernel;
 mod native;
 
-pub use native::{Fault, Ivh, NewTask, Policy, Settings, Techniques};
+pub use native::{Fault, Ivh, NewTask, Part, Policy, Settings, Techniques};

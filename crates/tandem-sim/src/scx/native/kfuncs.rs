@@ -297,10 +297,13 @@ extern "C" fn bpf_rcu_read_lock() {}
 extern "C" fn bpf_rcu_read_unlock() {}
 
 extern "C" fn bpf_cpumask_test_cpu(cpu: u32, mask: *const c_void) -> bool {
+    if mask == scx_bpf_get_idle_cpumask() {
+        return state().kernel.cpus.get(cpu as usize).is_some_and(|cpu| cpu.idle);
+    }
     has_cpu(mask, cpu as usize)
 }
 
-/// Stands for the mask of idle CPUs: policies ask whether it is empty, and for nothing else.
+/// Stands for the mask of idle CPUs: policies ask whether it is empty, and for single CPUs.
 static IDLE: [u64; 16] = [0; 16];
 
 extern "C" fn scx_bpf_get_idle_cpumask() -> *const c_void {

@@ -80,11 +80,13 @@ pub struct Techniques {
     pub rwc: bool,
     /// Every thread has a vCPU of its own, while they last.
     pub dedicate: bool,
+    /// Parts of placement that are left out, a bit set (`enum part` in `bpf/guest/intf.h`).
+    pub left_out: u32,
 }
 
 impl Default for Techniques {
     fn default() -> Self {
-        Self { ivh: Ivh::Off, bvs: true, rwc: false, dedicate: false }
+        Self { ivh: Ivh::Off, bvs: true, rwc: false, dedicate: false, left_out: 0 }
     }
 }
 
@@ -99,6 +101,18 @@ pub enum Ivh {
     Aware = 1,
     /// After 2 ms, for any that seems idle.
     Unaware = 2,
+}
+
+/// A part of placement that can be left out, to measure what it is worth (`enum part` in `bpf/guest/intf.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// What is true of all vCPUs, beside what was measured of one.
+    Pool = 1,
+    /// How long those waited who woke a vCPU.
+    Waits = 2,
+    /// Which vCPUs are off their pCPU at this moment, and since when the others are there.
+    State = 4,
 }
 
 /// What the policy does wrong on purpose, to tasks named `tandem-fault`.
@@ -345,10 +359,11 @@ impl Policy {
             set_up(cpus as u32, page, request_ns, timers, timeout_ns, caches as u32, uneven, fault);
         });
         // SAFETY: the type is that in native/guest.c.
-        let set_techniques =
-            unsafe { function::<extern "C" fn(u32, bool, bool, bool)>(&self.image, "sim_set_techniques")? };
-        let Techniques { ivh, bvs, rwc, dedicate } = settings.techniques;
-        self.with(0, |_| set_techniques(ivh as u32, bvs, rwc, dedicate));
+        let set_techniques = unsafe {
+            function::<extern "C" fn(u32, bool, bool, bool, u32)>(&self.image, "sim_set_techniques")?
+        };
+        let Techniques { ivh, bvs, rwc, dedicate, left_out } = settings.techniques;
+        self.with(0, |_| set_techniques(ivh as u32, bvs, rwc, dedicate, left_out));
         let init = self.ops[Op::Init as usize];
         if init != 0 {
             // SAFETY: that is the type of the operation.
