@@ -9,7 +9,7 @@
  *     expected absence + (work queued there + work of this task) / share
  *
  * where the expected absence of an idle vCPU is what those who woke it have had
- * to wait on average (policy/vcap.h), less if it slept only a moment ago, and
+ * to wait on average (policy/vcap.h), less or more if it slept only a moment ago, and
  * that of one known to be inactive now is the mean absence less the time that
  * has passed. One that works, at best effort too, is there; the longer it has
  * been, the sooner it will be taken, and instead of its share that is reckoned
