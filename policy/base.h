@@ -63,6 +63,14 @@ POLICY s64 clamp_s64(s64 x, s64 lo, s64 hi)
 	return x < lo ? lo : x > hi ? hi : x;
 }
 
+/* From one value towards another, by `part` of `whole`. `whole` is not 0; the difference times `part` has to fit. */
+POLICY u64 moved_u64(u64 from, u64 to, u64 part, u64 whole)
+{
+	if (to >= from)
+		return from + (to - from) * part / whole;
+	return from - (from - to) * part / whole;
+}
+
 /* Exponential average with weight 1/2^shift for the new sample. */
 POLICY u64 ewma_u64(u64 old, u64 sample, u32 shift)
 {

@@ -49,11 +49,13 @@
 
 /* Short wake-ups that make one sample. */
 #define TANDEM_ARRIVALS 16U
+/* How much is known is counted in parts of a sample: this is a whole one. */
+#define TANDEM_ONE_SAMPLE 256U
 /* What is known of a vCPU weighs half as much after this, where it is compared with what is true of all, */
 #define TANDEM_DOUBT_NS (1000 * NSEC_PER_MSEC_)
-/* and that counts, in parts of 256 samples, for so much at least and at most; for so many times that where it is waits. */
-#define TANDEM_PRIOR_LEAST 64U
-#define TANDEM_PRIOR_MOST 4096U
+/* and that counts for so many parts at least and at most; for so many times that where it is waits. */
+#define TANDEM_PRIOR_LEAST (TANDEM_ONE_SAMPLE / 4)
+#define TANDEM_PRIOR_MOST (16 * TANDEM_ONE_SAMPLE)
 #define TANDEM_PRIOR_WAITS 8U
 /* What is true of all is over 1 << this samples. */
 #define TANDEM_POOL_SHIFT 5
@@ -85,7 +87,7 @@ struct vcpu_model {
 	u64 wait_mean_ns;	/* mean wait for the pCPU of those that woke it, also of those who did not wait */
 	u64 woken_soon_ns;	/* mean wait of those who woke it soon after it slept */
 	u64 woken_ns;		/* when it was last woken; 0: never */
-	u32 waits_known;	/* how much wait_mean_ns rests on, 256 per wait that counts in full */
+	u32 waits_known;	/* how much wait_mean_ns rests on, TANDEM_ONE_SAMPLE per wait that counts in full */
 	u32 waits_news;		/* the last news, of whichever vCPU, after which that was so */
 	u32 arrivals;		/* wake-ups since the last sample */
 	u32 delayed;		/* of these, how many found the pCPU taken */
@@ -195,6 +197,20 @@ POLICY bool vcap_fresh(const struct vcpu_model *m, u64 now_ns)
 	return m->updated_ns && sub_floor_u64(now_ns, m->updated_ns) < TANDEM_STALE_NS;
 }
 
+/* Has somebody woken it of late? Then its waits are known. */
+POLICY bool vcap_waits_fresh(const struct vcpu_model *m, u64 now_ns)
+{
+	return m->woken_ns && sub_floor_u64(now_ns, m->woken_ns) < TANDEM_STALE_NS;
+}
+
+/* What share and absences say of the wait. */
+POLICY u64 vcap_wait_by_share_ns(const struct vcpu_model *m, u64 now_ns)
+{
+	u32 share = vcap_fresh(m, now_ns) ? (u32)min_u64(m->share, TANDEM_SCALE) : TANDEM_SCALE;
+
+	return m->inactive_mean_ns * (TANDEM_SCALE - share) / TANDEM_SCALE;
+}
+
 /*
  * How long somebody waits who wakes it, on average. Measured by those who did;
  * the share alone does not tell: where the host has a quota, a vCPU that works
@@ -203,11 +219,7 @@ POLICY bool vcap_fresh(const struct vcpu_model *m, u64 now_ns)
  */
 POLICY u64 vcap_wait_ns(const struct vcpu_model *m, u64 now_ns)
 {
-	u32 share = vcap_fresh(m, now_ns) ? (u32)min_u64(m->share, TANDEM_SCALE) : TANDEM_SCALE;
-
-	if (m->woken_ns && sub_floor_u64(now_ns, m->woken_ns) < TANDEM_STALE_NS)
-		return m->wait_mean_ns;
-	return m->inactive_mean_ns * (TANDEM_SCALE - share) / TANDEM_SCALE;
+	return vcap_waits_fresh(m, now_ns) ? m->wait_mean_ns : vcap_wait_by_share_ns(m, now_ns);
 }
 
 /* Wake-ups further apart than this know nothing of each other: the length of an absence. */
@@ -217,22 +229,13 @@ POLICY u64 wait_apart_ns(const struct vcpu_model *m)
 }
 
 /*
- * The mean wait with one more. Who is woken again right after it slept is there
- * because it was there a moment ago: that says nothing new, and wake-ups come
- * in bunches. A wait therefore counts by the time that passed before it, up to
- * the length of an absence; it is the mean over time that somebody meets who
- * comes at any moment.
- */
-POLICY u64 wait_averaged_ns(u64 mean_ns, u64 waited_ns, u32 counts, u32 known)
-{
-	if (waited_ns >= mean_ns)
-		return mean_ns + (waited_ns - mean_ns) * counts / (known + counts);
-	return mean_ns - (mean_ns - waited_ns) * counts / (known + counts);
-}
-
-/*
- * A wait that counts for `counts` of 256. Returns whether it is news: after news all that was known of any vCPU counts
- * as two waits, so that a few tries tell where it is good to be now. `news` is the number of the last one.
+ * The mean wait with one more, which counts for `counts` parts of TANDEM_ONE_SAMPLE. Who is woken again right after it
+ * slept is there because it was there a moment ago: that says nothing new, and wake-ups come in bunches. A wait therefore
+ * counts by the time that passed before it, up to the length of an absence; the mean is that over time which somebody
+ * meets who comes at any moment.
+ *
+ * Returns whether it is news: after news all that was known of any vCPU counts as two waits, so that a few tries tell
+ * where it is good to be now. `news` is the number of the last one.
  */
 POLICY bool wait_learned(struct vcpu_model *m, u64 mean_ns, u64 waited_ns, u32 counts, u32 news)
 {
@@ -240,19 +243,19 @@ POLICY bool wait_learned(struct vcpu_model *m, u64 mean_ns, u64 waited_ns, u32 c
 
 	if (m->waits_news != news) {
 		m->waits_news = news;
-		m->waits_known = (u32)min_u64(m->waits_known, 512);
+		m->waits_known = (u32)min_u64(m->waits_known, 2 * TANDEM_ONE_SAMPLE);
 	}
 	is_news = waited_ns >= TANDEM_NEWS_NS && waited_ns >= TANDEM_NEWS_FACTOR * mean_ns &&
-		  m->waits_known >= 256 * TANDEM_NEWS_KNOWN;
+		  m->waits_known >= TANDEM_NEWS_KNOWN * TANDEM_ONE_SAMPLE;
 	if (is_news) {
 		m->waits_news = news + 1;
-		m->waits_known = 256;
-		counts = 256;
+		m->waits_known = TANDEM_ONE_SAMPLE;
+		counts = TANDEM_ONE_SAMPLE;
 	}
 	if (!counts)
 		return false;
-	m->wait_mean_ns = wait_averaged_ns(mean_ns, waited_ns, counts, m->waits_known);
-	m->waits_known = (u32)min_u64(m->waits_known + counts, 256 * (TANDEM_WAITS_KNOWN - 1));
+	m->wait_mean_ns = moved_u64(mean_ns, waited_ns, counts, m->waits_known + counts);
+	m->waits_known = (u32)min_u64(m->waits_known + counts, (TANDEM_WAITS_KNOWN - 1) * TANDEM_ONE_SAMPLE);
 	return is_news;
 }
 
@@ -271,9 +274,7 @@ POLICY u64 vcap_wait_after_ns(const struct vcpu_model *m, u64 now_ns, u64 idle_n
 
 	if (m->soon < TANDEM_SOON_KNOWN || idle_ns >= apart_ns)
 		return wait_ns;
-	if (m->woken_soon_ns >= wait_ns)
-		return m->woken_soon_ns - (m->woken_soon_ns - wait_ns) * idle_ns / apart_ns;
-	return m->woken_soon_ns + (wait_ns - m->woken_soon_ns) * idle_ns / apart_ns;
+	return moved_u64(m->woken_soon_ns, wait_ns, idle_ns, apart_ns);
 }
 
 /*
@@ -289,11 +290,11 @@ POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 idle_ns, u64 waited
 {
 	u64 wait_ns = m->inactive_events ? min_u64(waited_ns, m->inactive_mean_ns) : 0, apart_ns = wait_apart_ns(m);
 	u64 counted_ns = min_u64(waited_ns, TANDEM_INACTIVE_MAX_NS);
-	u32 out = 0, counts = (u32)(min_u64(idle_ns, apart_ns) * 256 / apart_ns);
+	u32 out = 0, counts = (u32)(min_u64(idle_ns, apart_ns) * TANDEM_ONE_SAMPLE / apart_ns);
 
 	/* What the mean begins with, or was long ago, counts as one wait. */
-	if (!m->woken_ns || sub_floor_u64(now_ns, m->woken_ns) >= TANDEM_STALE_NS)
-		m->waits_known = 256;
+	if (!vcap_waits_fresh(m, now_ns))
+		m->waits_known = TANDEM_ONE_SAMPLE;
 	if (wait_learned(m, vcap_wait_ns(m, now_ns), counted_ns, counts, news))
 		out |= VCAP_NEWS;
 	if (idle_ns < apart_ns / 4) {
@@ -339,8 +340,8 @@ struct vcpu_pool {
 /*
  * What is believed of one vCPU among others. A few samples differ by chance, and a vCPU that nobody uses because it once
  * looked bad would never be tried again: where the host places all vCPUs of a guest freely they are alike, and some would
- * lie idle while tasks queue at others. So what was measured of it counts by how many samples there are and how old
- * they are, beside the pool, which counts as `prior` of 256 samples.
+ * lie idle while tasks queue at others. So what was measured of it counts by how many samples there are (`known`) and how
+ * old they are, beside the pool, which counts as `prior`; both in parts of TANDEM_ONE_SAMPLE, prior from 1 on.
  */
 POLICY u64 vcap_believed(u64 own, u64 pool, u32 known, u32 prior, u64 age_ns)
 {
@@ -349,44 +350,51 @@ POLICY u64 vcap_believed(u64 own, u64 pool, u32 known, u32 prior, u64 age_ns)
 
 	own = min_u64(own, 1ULL << 40);
 	pool = min_u64(pool, 1ULL << 40);
-	return (own * now_known + pool * prior) / (now_known + (prior ? prior : 1));
+	return (own * now_known + pool * prior) / (now_known + max_u64(prior, 1));
+}
+
+/* How much its share rests on. */
+POLICY u32 vcap_share_known(const struct vcpu_model *m)
+{
+	return TANDEM_ONE_SAMPLE * (u32)min_u64(m->samples, TANDEM_STEADY_SAMPLES);
 }
 
 /*
- * For how many samples, in parts of 256, the pool counts: how much samples of one vCPU differ over how much vCPUs differ
- * (the variances; empirical Bayes). Where vCPUs are alike, one that looks different does so by chance. The steady share
- * of each is a mean of eight samples, so that an eighth of their variance is in the other, too.
+ * How much the pool counts: how much samples of one vCPU differ over how much vCPUs differ (the variances; empirical
+ * Bayes). Where vCPUs are alike, one that looks different does so by chance. The steady share of each is a mean of eight
+ * samples, so that an eighth of their variance is in the other, too.
  */
-POLICY u32 vcap_prior(const struct vcpu_model *m, u32 variance)
+POLICY u32 vcap_prior(const struct vcpu_model *m, const struct vcpu_pool *pool)
 {
 	/* Of a normal distribution: pi / 2 times the square of the mean deviation. */
-	u64 within = (u64)m->share_dev * m->share_dev * 3 / 2, between = sub_floor_u64(variance, within / TANDEM_STEADY_SAMPLES);
+	u64 within = (u64)m->share_dev * m->share_dev * 3 / 2;
+	u64 between = sub_floor_u64(pool->variance, within / TANDEM_STEADY_SAMPLES);
 
-	return (u32)min_u64(max_u64(within * 256 / (between + 1), TANDEM_PRIOR_LEAST), TANDEM_PRIOR_MOST);
+	return (u32)min_u64(max_u64(within * TANDEM_ONE_SAMPLE / (between + 1), TANDEM_PRIOR_LEAST), TANDEM_PRIOR_MOST);
 }
 
-POLICY u32 vcap_share_believed(const struct vcpu_model *m, u64 now_ns, const struct vcpu_pool *pool)
+/* `prior` of this and of the next: vcap_prior(). */
+POLICY u32 vcap_share_believed(const struct vcpu_model *m, u64 now_ns, const struct vcpu_pool *pool, u32 prior)
 {
-	u32 known = 256 * (u32)min_u64(m->samples, TANDEM_STEADY_SAMPLES);
+	u64 age_ns = sub_floor_u64(now_ns, m->updated_ns);
 
 	if (!vcap_fresh(m, now_ns))
 		return pool->share;
-	return (u32)max_u64(vcap_believed(m->share, pool->share, known, vcap_prior(m, pool->variance), sub_floor_u64(now_ns, m->updated_ns)), 1);
+	return (u32)max_u64(vcap_believed(m->share, pool->share, vcap_share_known(m), prior, age_ns), 1);
 }
 
 /*
  * The same for a wait; `wait_ns` is what the vCPU's own model says of it. Most waits are none and a few are long, so that
  * it takes more of them.
  */
-POLICY u64 vcap_wait_believed_ns(const struct vcpu_model *m, u64 now_ns, u64 wait_ns, const struct vcpu_pool *pool)
+POLICY u64 vcap_wait_believed_ns(const struct vcpu_model *m, u64 now_ns, u64 wait_ns, const struct vcpu_pool *pool, u32 prior)
 {
-	u32 known = 256 * (u32)min_u64(m->samples, TANDEM_STEADY_SAMPLES), prior = TANDEM_PRIOR_WAITS * vcap_prior(m, pool->variance);
+	bool waits = vcap_waits_fresh(m, now_ns);
+	u64 age_ns = sub_floor_u64(now_ns, waits ? m->woken_ns : m->updated_ns);
 
-	if (m->woken_ns && sub_floor_u64(now_ns, m->woken_ns) < TANDEM_STALE_NS)
-		return vcap_believed(wait_ns, pool->wait_ns, m->waits_known, prior, sub_floor_u64(now_ns, m->woken_ns));
-	if (vcap_fresh(m, now_ns))
-		return vcap_believed(wait_ns, pool->wait_ns, known, prior, sub_floor_u64(now_ns, m->updated_ns));
-	return pool->wait_ns;
+	if (!waits && !vcap_fresh(m, now_ns))
+		return pool->wait_ns;
+	return vcap_believed(wait_ns, pool->wait_ns, waits ? m->waits_known : vcap_share_known(m), TANDEM_PRIOR_WAITS * prior, age_ns);
 }
 
 /* A vCPU has a new sample of its share. */

@@ -27,19 +27,22 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 		.here = cpu == bpf_get_smp_processor_id(),
 	};
 
-	/* One that is here will be idle for any time until it is woken again. */
-	view.wait_ns = view.here ? vcap_wait_ns(&c->model, now) : wait_of(c, now);
 	if (!has(PART_WAITS))
-		view.wait_ns = view.inactive_mean_ns * (TANDEM_SCALE - view.share) / TANDEM_SCALE;
+		view.wait_ns = vcap_wait_by_share_ns(&c->model, now);
+	else	/* One that is here will be idle for any time until it is woken again. */
+		view.wait_ns = view.here ? vcap_wait_ns(&c->model, now) : wait_of(c, now);
 	if (has(PART_POOL)) {
-		view.share = vcap_share_believed(&c->model, now, &pool);
-		view.wait_ns = vcap_wait_believed_ns(&c->model, now, view.wait_ns, &pool);
+		u32 prior = vcap_prior(&c->model, &pool);
+
+		view.share = vcap_share_believed(&c->model, now, &pool, prior);
+		view.wait_ns = vcap_wait_believed_ns(&c->model, now, view.wait_ns, &pool, prior);
 	}
 	view.share = beside(view.share, cpu);
-	if (has(PART_STATE))
+	if (has(PART_STATE)) {
 		view.inactive_for_ns = inactive_for(c, cpu, now);
-	if (has(PART_STATE) && c->phase.whole && !view.idle)
-		view.there_for_ns = max_u64(sub_floor_u64(now, c->phase.returned_ns), 1);
+		if (c->phase.whole && !view.idle)
+			view.there_for_ns = max_u64(sub_floor_u64(now, c->phase.returned_ns), 1);
+	}
 	/*
 	 * Of an idle one only the host knows: where it has a quota, that is not used meanwhile, and its rhythm begins
 	 * when it works again.

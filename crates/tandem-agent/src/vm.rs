@@ -230,9 +230,8 @@ fn pin_vcpus(pid: u32, spec: &VmSpec, deadline: Instant) -> Result<(), String> {
         }
     }
     for (vcpu, tid) in vcpu_threads(pid) {
-        if let Some(&cpu) = spec.pins.get(vcpu) {
-            let own = [cpu];
-            sys::pin(tid, if spec.free { &spec.pins } else { &own })
+        if let Some(cpu) = spec.pins.get(vcpu) {
+            sys::pin(tid, if spec.free { &spec.pins } else { std::slice::from_ref(cpu) })
                 .map_err(|error| format!("pinning vCPU {vcpu} to CPU {cpu}: {error}"))?;
         }
     }

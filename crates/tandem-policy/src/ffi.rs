@@ -174,12 +174,12 @@ pub mod safe {
 
     pub fn vcap_share_believed(model: &vcpu_model, now_ns: u64, pool: &vcpu_pool) -> u32 {
         // SAFETY: as above; read only.
-        unsafe { super::vcap_share_believed(model, now_ns, pool) }
+        unsafe { super::vcap_share_believed(model, now_ns, pool, super::vcap_prior(model, pool)) }
     }
 
     pub fn vcap_wait_believed_ns(model: &vcpu_model, now_ns: u64, wait_ns: u64, pool: &vcpu_pool) -> u64 {
         // SAFETY: as above; read only.
-        unsafe { super::vcap_wait_believed_ns(model, now_ns, wait_ns, pool) }
+        unsafe { super::vcap_wait_believed_ns(model, now_ns, wait_ns, pool, super::vcap_prior(model, pool)) }
     }
 
     pub fn vcap_pool_share(pool: &mut vcpu_pool, model: &vcpu_model) {

@@ -234,11 +234,10 @@ fn requests_beside_a_hog(kernel: &str) -> f64 {
 
 #[test]
 fn requests_beside_a_hog_of_a_fair_host_are_answered_sooner() {
-    let of = |kernel: &str| requests_beside_a_hog(kernel);
     let (eevdf, off, on) = (
-        of(r#"scheduler = "eevdf""#),
-        of(r#"scheduler = "tandem", bvs = false"#),
-        of(r#"scheduler = "tandem""#),
+        requests_beside_a_hog(r#"scheduler = "eevdf""#),
+        requests_beside_a_hog(r#"scheduler = "tandem", bvs = false"#),
+        requests_beside_a_hog(r#"scheduler = "tandem""#),
     );
     assert!(on < 0.85 * eevdf && on < 0.9 * off, "{on} us, {off} without, EEVDF {eevdf}");
 }

@@ -336,7 +336,7 @@ impl Machine {
     fn dispatch(&mut self, task: usize, stream: usize) {
         let now = self.now;
         let r = &mut self.requests[stream];
-        if r.arrived == 0 && r.next_at == 0 {
+        if r.next_at == 0 {
             r.next_at = r.interval.draw_ns(&mut r.arrivals).max(1);
         }
         let at = r.next_at;

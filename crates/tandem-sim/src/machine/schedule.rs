@@ -85,12 +85,8 @@ impl Machine {
 
     fn tick(&mut self, world: usize, cpu: usize) {
         self.charge(world, cpu);
-        let c = self.cpu(world, cpu);
-        // What was lazy until now is due.
-        if c.resched == Resched::Lazy {
-            c.resched = Resched::Now;
-        }
-        let busy = c.curr.is_some();
+        self.hurry(world, cpu);
+        let busy = self.worlds[world].cpus[cpu].curr.is_some();
         if self.worlds[world].policy.is_some() {
             self.tick_policy(world, cpu);
         } else if self.worlds[world].fair.tick(cpu) {
@@ -108,19 +104,24 @@ impl Machine {
         }
     }
 
-    /// The slice timer of a host's CPU fires (`hrtick()`): what is due is not lazy.
-    fn slice_end(&mut self, cpu: usize) {
-        self.charge(0, cpu);
-        let c = self.cpu(0, cpu);
+    /// What was lazy until now is due.
+    fn hurry(&mut self, world: usize, cpu: usize) {
+        let c = self.cpu(world, cpu);
         if c.resched == Resched::Lazy {
             c.resched = Resched::Now;
         }
-        self.arm_slice_end(cpu);
     }
 
-    /// Arms the timer for the end of the current slice, if somebody else waits (`hrtick_start_fair()`).
-    fn arm_slice_end(&mut self, cpu: usize) {
-        if !self.worlds[0].hrtick {
+    /// The slice timer of a host's CPU fires (`hrtick()`): what is due is not lazy.
+    fn slice_end(&mut self, cpu: usize) {
+        self.charge(0, cpu);
+        self.hurry(0, cpu);
+        self.arm_slice_end(0, cpu);
+    }
+
+    /// Arms the timer for the end of the current slice, if somebody else waits (`hrtick_start_fair()`). In the host.
+    fn arm_slice_end(&mut self, world: usize, cpu: usize) {
+        if world != 0 || !self.worlds[0].hrtick {
             return;
         }
         let left = self.worlds[0].fair.slice_left_ns(cpu);
@@ -259,9 +260,7 @@ impl Machine {
             if !real_time && self.worlds[world].fair.preempts(cpu, entity, batch) {
                 self.resched_from(world, cpu, from, false);
             }
-            if world == 0 {
-                self.arm_slice_end(cpu);
-            }
+            self.arm_slice_end(world, cpu);
         }
     }
 
@@ -315,18 +314,14 @@ impl Machine {
             next = self.worlds[world].fair.pick(cpu);
         }
         if next == prev {
-            if world == 0 {
-                self.arm_slice_end(cpu);
-            }
+            self.arm_slice_end(world, cpu);
             return;
         }
         if let Some(prev) = prev {
             self.leaves(prev);
         }
         self.switch(world, cpu, prev, next);
-        if world == 0 {
-            self.arm_slice_end(cpu);
-        }
+        self.arm_slice_end(world, cpu);
         self.wake_if_woken(prev, cpu);
     }
 

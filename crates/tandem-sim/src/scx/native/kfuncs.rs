@@ -58,7 +58,10 @@ fn index(key: *const c_void) -> usize {
 }
 
 fn has_cpu(mask: *const c_void, cpu: usize) -> bool {
-    // SAFETY: masks that policies have are those of tasks, with a bit for every CPU of the kernel.
+    if mask == scx_bpf_get_idle_cpumask() {
+        return state().kernel.cpus.get(cpu).is_some_and(|cpu| cpu.idle);
+    }
+    // SAFETY: other masks that policies have are those of tasks, with a bit for every CPU of the kernel.
     cpu < state().kernel.cpus.len() && unsafe { *mask.cast::<u64>().add(cpu / 64) } >> (cpu % 64) & 1 != 0
 }
 
@@ -297,13 +300,10 @@ extern "C" fn bpf_rcu_read_lock() {}
 extern "C" fn bpf_rcu_read_unlock() {}
 
 extern "C" fn bpf_cpumask_test_cpu(cpu: u32, mask: *const c_void) -> bool {
-    if mask == scx_bpf_get_idle_cpumask() {
-        return state().kernel.cpus.get(cpu as usize).is_some_and(|cpu| cpu.idle);
-    }
     has_cpu(mask, cpu as usize)
 }
 
-/// Stands for the mask of idle CPUs: policies ask whether it is empty, and for single CPUs.
+/// Stands for the mask of idle CPUs; `has_cpu` knows it.
 static IDLE: [u64; 16] = [0; 16];
 
 extern "C" fn scx_bpf_get_idle_cpumask() -> *const c_void {
@@ -313,12 +313,7 @@ extern "C" fn scx_bpf_get_idle_cpumask() -> *const c_void {
 extern "C" fn scx_bpf_put_idle_cpumask(_mask: *const c_void) {}
 
 extern "C" fn bpf_cpumask_empty(mask: *const c_void) -> bool {
-    let cpus = &state().kernel.cpus;
-    if mask == scx_bpf_get_idle_cpumask() {
-        !cpus.iter().any(|cpu| cpu.idle)
-    } else {
-        !(0..cpus.len()).any(|cpu| has_cpu(mask, cpu))
-    }
+    !(0..state().kernel.cpus.len()).any(|cpu| has_cpu(mask, cpu))
 }
 
 extern "C" fn scx_bpf_create_dsq(dsq: u64, _node: i32) -> i32 {
