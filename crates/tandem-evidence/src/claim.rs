@@ -23,15 +23,52 @@ pub struct Claim {
     /// It is an experiment of the simulator's, not of the lab's.
     #[serde(default)]
     pub simulated: bool,
-    /// Name of the metric in its result.
-    pub metric: String,
+    /// Name of the metric in its result, or a list of names.
+    pub metric: Names,
+    /// What is made of several metrics.
+    #[serde(default)]
+    pub combine: Combine,
     /// The arm that the claim is about.
     pub arm: String,
+    /// The arm that ratios refer to, if not the experiment's baseline.
+    #[serde(default)]
+    pub against: Option<String>,
     /// When the claim holds.
     pub target: Target,
     /// If the target is missed: why, and what was tried.
     #[serde(default)]
     pub cause: Option<String>,
+}
+
+/// Names of metrics.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Names {
+    /// One.
+    One(String),
+    /// Several.
+    Several(Vec<String>),
+}
+
+impl Names {
+    /// All of them.
+    pub fn all(&self) -> &[String] {
+        match self {
+            Names::One(name) => std::slice::from_ref(name),
+            Names::Several(names) => names,
+        }
+    }
+}
+
+/// What a claim makes of several metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Combine {
+    /// The claim holds where it holds of each.
+    #[default]
+    Each,
+    /// It is about their geometric mean, taken in each repetition. All have the same direction.
+    Mean,
 }
 
 /// Which figure of an arm's samples a target looks at.
@@ -52,6 +89,8 @@ pub enum Statistic {
 pub enum Target {
     /// The whole 95 % interval of the ratio lies below this.
     RatioBelow(f64),
+    /// The whole 95 % interval of the ratio lies above this.
+    RatioAbove(f64),
     /// The median ratio is at least this.
     RatioAtLeast(f64),
     /// The median ratio is at most this.
@@ -59,7 +98,8 @@ pub enum Target {
     /// Mean of the arm's samples over mean of the baseline's. For figures with two modes, of which the
     /// median shows only the more frequent one.
     MeanRatioAtLeast(f64),
-    /// The median ratio is worse than 1 by no more than this fraction, in the metric's own direction.
+    /// The ratio is worse than 1 by no more than this fraction, in the metric's own direction, over its whole 95 %
+    /// interval. An interval that contains the bound leaves the claim open.
     NotWorseBy(f64),
     /// The arm's median is worse than that of the best other arm, the baseline apart, by no more than this fraction.
     NotWorseThanRivalsBy(f64),
@@ -100,6 +140,14 @@ pub enum BookError {
         /// Where and why.
         source: Box<toml::de::Error>,
     },
+    /// A claim that cannot be judged.
+    #[error("{path}: {reason}", path = path.display())]
+    Claim {
+        /// The file.
+        path: PathBuf,
+        /// Which, and why.
+        reason: String,
+    },
 }
 
 impl Book {
@@ -110,8 +158,28 @@ impl Book {
     pub fn load(path: &Path) -> Result<Self, BookError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| BookError::Read { path: path.to_path_buf(), source })?;
-        toml::from_str(&text)
-            .map_err(|source| BookError::Parse { path: path.to_path_buf(), source: Box::new(source) })
+        let book: Self = toml::from_str(&text)
+            .map_err(|source| BookError::Parse { path: path.to_path_buf(), source: Box::new(source) })?;
+        match book.fault() {
+            Some(reason) => Err(BookError::Claim { path: path.to_path_buf(), reason }),
+            None => Ok(book),
+        }
+    }
+
+    /// What is wrong with a claim, if anything.
+    fn fault(&self) -> Option<String> {
+        self.claims.iter().find_map(|claim| {
+            let names = claim.metric.all();
+            let repeated = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name));
+            match (names, repeated) {
+                ([], _) => Some(format!("{:?}: it names no metric", claim.text)),
+                (_, Some((_, name))) => Some(format!("{:?}: it names {name:?} twice", claim.text)),
+                _ if claim.against.as_ref() == Some(&claim.arm) => {
+                    Some(format!("{:?}: {:?} is compared with itself", claim.text, claim.arm))
+                }
+                _ => None,
+            }
+        })
     }
 
     /// Names of the experiments, each once, in the order of the book.
@@ -162,6 +230,25 @@ mod tests {
         .unwrap();
         assert_eq!(book.experiments(), ["weak", "pair"]);
         assert_eq!(book.claims[1].target, Target::AtMost { value: 500.0, of: Statistic::Max });
+    }
+
+    #[test]
+    fn a_claim_may_be_about_several_metrics() {
+        let text = "[[claim]]\ntext = \"a\"\nexperiment = \"b\"\nmetric = [\"c\", \"d\"]\ncombine = \"mean\"\narm = \"e\"\n\
+                    target = { not_worse_by = 0.05 }\nagainst = \"f\"\n";
+        let book: Book = toml::from_str(text).unwrap();
+        assert_eq!(book.claims[0].metric.all(), ["c", "d"]);
+        assert_eq!((book.claims[0].combine, book.claims[0].against.as_deref()), (Combine::Mean, Some("f")));
+        assert!(toml::from_str::<Book>(&text.replace("mean", "sum")).is_err());
+        assert_eq!(book.fault(), None);
+        for (from, to, why) in [
+            ("[\"c\", \"d\"]", "[]", "no metric"),
+            ("\"d\"", "\"c\"", "twice"),
+            ("against = \"f\"", "against = \"e\"", "with itself"),
+        ] {
+            let book: Book = toml::from_str(&text.replace(from, to)).unwrap();
+            assert!(book.fault().is_some_and(|fault| fault.contains(why)), "{why}");
+        }
     }
 
     #[test]

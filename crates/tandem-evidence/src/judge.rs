@@ -1,7 +1,7 @@
 //! Does a claim hold in a result?
 
-use crate::claim::{Claim, Statistic, Target};
-use tandem_result::{Better, ExperimentResult, Metric, RunVerdict};
+use crate::claim::{Claim, Combine, Statistic, Target};
+use tandem_result::{Better, ExperimentResult, Metric, Ratio, RunVerdict};
 
 /// Where a claim stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum Standing {
     Missed,
     /// There is no target.
     Shown,
-    /// The run was disturbed or failed, or lacks the metric: nothing is known.
+    /// Nothing is known: the run was disturbed, lacks the metric or samples, or the interval contains the bound.
     Open,
 }
 
@@ -49,13 +49,94 @@ pub fn judge(claim: &Claim, result: Option<&ExperimentResult>) -> Judgement {
             _ => open(format!("inconclusive: {}", result.reason)),
         };
     }
-    let Some(metric) = result.metrics.iter().find(|metric| metric.name == claim.metric) else {
-        return open(format!("the result has no metric {:?}", claim.metric));
-    };
-    if metric.samples_of(&claim.arm).is_empty() {
-        return open(format!("the result has no arm {:?}", claim.arm));
+    let mut metrics = Vec::new();
+    for name in claim.metric.all() {
+        match metric_of(claim, name, result) {
+            Ok(metric) => metrics.push(metric),
+            Err(figure) => return open(figure),
+        }
     }
-    judge_metric(claim, metric, &result.baseline)
+    match (claim.combine, metrics.as_slice()) {
+        (_, []) => open("no metric is named".into()),
+        (_, [only]) => judge_metric(claim, only, baseline_of(claim, result)),
+        (Combine::Each, several) => judge_each(claim, several, baseline_of(claim, result)),
+        (Combine::Mean, several) => match mean_of(claim, several, result) {
+            Some(mean) => judge_metric(claim, &mean, baseline_of(claim, result)),
+            None => {
+                open("no geometric mean: directions differ, repetitions are missing, or a sample is 0".into())
+            }
+        },
+    }
+}
+
+fn baseline_of<'a>(claim: &'a Claim, result: &'a ExperimentResult) -> &'a str {
+    claim.against.as_deref().unwrap_or(&result.baseline)
+}
+
+/// The metric called `name` with its ratios against the claim's baseline.
+fn metric_of(claim: &Claim, name: &str, result: &ExperimentResult) -> Result<Metric, String> {
+    let found = result.metrics.iter().find(|metric| metric.name == name);
+    let mut metric = found.cloned().ok_or_else(|| format!("the result has no metric {name:?}"))?;
+    for arm in std::iter::once(&claim.arm).chain(&claim.against) {
+        if metric.samples_of(arm).is_empty() {
+            return Err(format!("the result has no arm {arm:?}"));
+        }
+    }
+    if let Some(against) = &claim.against {
+        metric.compute_ratios(against, true, result.seed);
+    }
+    Ok(metric)
+}
+
+/// The geometric mean of several metrics in each repetition, each relative to the baseline's median.
+fn mean_of(claim: &Claim, metrics: &[Metric], result: &ExperimentResult) -> Option<Metric> {
+    let baseline = baseline_of(claim, result);
+    let first = metrics.first()?;
+    let reps = first.samples_of(baseline).len();
+    let mut mean = Metric::new("geometric mean", "", first.better);
+    for arm in [baseline, claim.arm.as_str()] {
+        let mut logarithms = vec![0.0; reps];
+        for metric in metrics {
+            let samples = metric.samples_of(arm);
+            if metric.better != first.better || samples.len() != reps {
+                return None;
+            }
+            let unit = tandem_result::median(metric.samples_of(baseline)).filter(|unit| *unit > 0.0)?;
+            if samples.iter().any(|sample| *sample <= 0.0) {
+                return None;
+            }
+            for (sum, sample) in logarithms.iter_mut().zip(samples) {
+                *sum += (sample / unit).ln() / metrics.len() as f64;
+            }
+        }
+        logarithms.into_iter().for_each(|logarithm| mean.push(arm, logarithm.exp()));
+    }
+    mean.compute_ratios(baseline, true, result.seed);
+    Some(mean)
+}
+
+/// Holds where it holds of each, is missed where it is missed of one; says which those are.
+fn judge_each(claim: &Claim, metrics: &[Metric], baseline: &str) -> Judgement {
+    let judged: Vec<(&Metric, Judgement)> =
+        metrics.iter().map(|metric| (metric, judge_metric(claim, metric, baseline))).collect();
+    let those = |standing: Standing| {
+        let of_it = judged.iter().filter(|(_, j)| j.standing == standing);
+        of_it.map(|(metric, j)| format!("{}: {}", metric.name, j.figure)).collect::<Vec<_>>()
+    };
+    let (missed, open, holds) = (those(Standing::Missed), those(Standing::Open), those(Standing::Holds));
+    let standing = match (missed.is_empty(), open.is_empty(), holds.is_empty()) {
+        (false, _, _) => Standing::Missed,
+        (true, false, _) => Standing::Open,
+        (true, true, false) => Standing::Holds,
+        (true, true, true) => Standing::Shown,
+    };
+    let mut figure = format!("{} of {} hold", holds.len(), judged.len());
+    for (word, list) in [("missed", missed), ("open", open), ("shown", those(Standing::Shown))] {
+        if !list.is_empty() {
+            figure.push_str(&format!("; {word}: {}", list.join(", ")));
+        }
+    }
+    Judgement { standing, figure }
 }
 
 fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str) -> Judgement {
@@ -68,23 +149,24 @@ fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str) -> Judgement {
         Some(r) => format!("{prefix}ratio {:.3} [{:.3}, {:.3}]", r.median, r.ci95[0], r.ci95[1]),
         None => format!("{prefix}no ratio"),
     };
+    // Without a ratio nothing is known: too few samples, or a baseline at zero.
+    let by_ratio = |standing: &dyn Fn(&Ratio) -> Standing| Judgement {
+        standing: ratio.map_or(Standing::Open, standing),
+        figure: ratio_figure(""),
+    };
+    let holds_if = |holds: bool| if holds { Standing::Holds } else { Standing::Missed };
     match claim.target {
-        Target::RatioBelow(bound) => met(ratio.is_some_and(|r| r.ci95[1] < bound), ratio_figure("")),
-        Target::RatioAtLeast(bound) => met(ratio.is_some_and(|r| r.median >= bound), ratio_figure("")),
-        Target::RatioAtMost(bound) => met(ratio.is_some_and(|r| r.median <= bound), ratio_figure("")),
+        Target::RatioBelow(bound) => by_ratio(&|r| holds_if(r.ci95[1] < bound)),
+        Target::RatioAbove(bound) => by_ratio(&|r| holds_if(r.ci95[0] > bound)),
+        Target::RatioAtLeast(bound) => by_ratio(&|r| holds_if(r.median >= bound)),
+        Target::RatioAtMost(bound) => by_ratio(&|r| holds_if(r.median <= bound)),
         Target::MeanRatioAtLeast(bound) => match mean_ratio(metric, &claim.arm, baseline) {
             Some(ratio) => {
                 met(ratio >= bound, format!("ratio of means {ratio:.3}; {}", range(metric, &claim.arm)))
             }
             None => met(false, "no ratio of means".into()),
         },
-        Target::NotWorseBy(margin) => met(
-            ratio.is_some_and(|r| match metric.better {
-                Better::Higher => r.median >= 1.0 - margin,
-                Better::Lower => r.median <= 1.0 + margin,
-            }),
-            ratio_figure(""),
-        ),
+        Target::NotWorseBy(margin) => by_ratio(&|r| not_worse_by(margin, metric.better, r.ci95)),
         Target::NotWorseThanRivalsBy(margin) => match best_rival(metric, &claim.arm, baseline) {
             Some((name, best, own)) => met(
                 match metric.better {
@@ -108,6 +190,19 @@ fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str) -> Judgement {
                 None => range(metric, &claim.arm),
             },
         },
+    }
+}
+
+/// By the whole interval: it holds if even the worst end is within the margin, and is missed if even the best is not.
+fn not_worse_by(margin: f64, better: Better, [low, high]: [f64; 2]) -> Standing {
+    let (worst_within, best_within) = match better {
+        Better::Higher => (low >= 1.0 - margin, high >= 1.0 - margin),
+        Better::Lower => (high <= 1.0 + margin, low <= 1.0 + margin),
+    };
+    match (worst_within, best_within) {
+        (true, _) => Standing::Holds,
+        (false, true) => Standing::Open,
+        (false, false) => Standing::Missed,
     }
 }
 
@@ -155,6 +250,7 @@ fn range(metric: &Metric, arm: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claim::Names;
     use tandem_result::Evidence;
 
     fn claim(target: Target) -> Claim {
@@ -162,8 +258,10 @@ mod tests {
             simulated: false,
             text: "t".into(),
             experiment: "x".into(),
-            metric: "p95".into(),
+            metric: Names::One("p95".into()),
+            combine: Combine::Each,
             arm: "b".into(),
+            against: None,
             target,
             cause: None,
         }
@@ -188,6 +286,7 @@ mod tests {
         let at_least = Target::AtLeast { value: 8.0, of: Statistic::Min };
         for (target, good, bad) in [
             (Target::RatioBelow(1.0), &better, &worse),
+            (Target::RatioAbove(1.4), &worse, &better),
             (Target::RatioAtLeast(1.4), &worse, &better),
             (Target::RatioAtMost(1.4), &better, &worse),
             (Target::MeanRatioAtLeast(1.4), &worse, &better),
@@ -198,6 +297,60 @@ mod tests {
             assert_eq!(judge(&claim(target), Some(good)).standing, Standing::Holds, "{target:?}");
             assert_eq!(judge(&claim(target), Some(bad)).standing, Standing::Missed, "{target:?}");
         }
+    }
+
+    /// Six repetitions of two metrics; `arm` gives the ratio to the baseline in each.
+    fn two_metrics(arm: [[f64; 6]; 2]) -> ExperimentResult {
+        let mut result = ExperimentResult::new("x", Evidence::Kernel, "a", &["a", "b", "c"], 1);
+        for (name, ratios) in ["p95", "p50"].into_iter().zip(arm) {
+            let metric = result.metric_mut(name, "us", Better::Lower);
+            for ratio in ratios {
+                metric.push("a", 10.0);
+                metric.push("b", 10.0 * ratio);
+                metric.push("c", 20.0);
+            }
+        }
+        result.compute_ratios(true);
+        result
+    }
+
+    #[test]
+    fn not_worse_is_judged_by_the_bound_of_the_interval() {
+        let wide = [0.8, 0.9, 0.95, 1.0, 1.2, 1.4];
+        let judged =
+            |ratios| judge(&claim(Target::NotWorseBy(0.03)), Some(&two_metrics([ratios, [1.0; 6]]))).standing;
+        assert_eq!(judged([0.9, 0.9, 1.0, 1.0, 1.02, 1.02]), Standing::Holds);
+        assert_eq!(judged(wide), Standing::Open, "its median is fine, its interval reaches beyond the bound");
+        assert_eq!(judged([1.1; 6]), Standing::Missed);
+    }
+
+    #[test]
+    fn a_figure_that_the_baseline_has_not_can_be_judged() {
+        let mut result = ExperimentResult::new("x", Evidence::Model, "a", &["a", "b"], 1);
+        result.metric_mut("p95", "", Better::Higher).push("b", 0.98);
+        let at_least = |value| Target::AtLeast { value, of: Statistic::Median };
+        assert_eq!(judge(&claim(at_least(0.97)), Some(&result)).standing, Standing::Holds);
+        assert_eq!(judge(&claim(at_least(0.99)), Some(&result)).standing, Standing::Missed);
+        assert_eq!(judge(&claim(Target::RatioAtLeast(0.5)), Some(&result)).standing, Standing::Open);
+    }
+
+    #[test]
+    fn several_metrics_each_and_their_mean() {
+        let several = |combine, target| Claim {
+            metric: Names::Several(vec!["p95".into(), "p50".into()]),
+            combine,
+            ..claim(target)
+        };
+        let mixed = two_metrics([[0.5; 6], [1.28; 6]]);
+        let each = judge(&several(Combine::Each, Target::NotWorseBy(0.05)), Some(&mixed));
+        assert_eq!(each.standing, Standing::Missed);
+        assert!(each.figure.starts_with("1 of 2 hold; missed: p50: ratio 1.280"), "{}", each.figure);
+        let mean = judge(&several(Combine::Mean, Target::RatioBelow(0.81)), Some(&mixed));
+        assert_eq!((mean.standing, mean.figure.as_str()), (Standing::Holds, "ratio 0.800 [0.800, 0.800]"));
+        let against = Claim { against: Some("c".into()), ..several(Combine::Mean, Target::RatioBelow(0.41)) };
+        assert_eq!(judge(&against, Some(&mixed)).standing, Standing::Holds);
+        let missing = Claim { against: Some("d".into()), ..against };
+        assert_eq!(judge(&missing, Some(&mixed)).figure, "the result has no arm \"d\"");
     }
 
     #[test]

@@ -5,6 +5,6 @@ mod claim;
 mod judge;
 mod render;
 
-pub use claim::{Book, BookError, Claim, Statistic, Target};
+pub use claim::{Book, BookError, Claim, Combine, Names, Statistic, Target};
 pub use judge::{judge, Judgement, Standing};
 pub use render::render;
