@@ -101,6 +101,18 @@ impl Activity {
         (all, ends.filter(|end| taken(*end)).count())
     }
 
+    /// The absences between the intervals.
+    pub fn gaps(&self) -> Self {
+        Self::new(self.intervals.windows(2).map(|pair| (pair[0].1, pair[1].0)))
+    }
+
+    /// Lengths of the absences, and of the active periods between two of them, ns.
+    pub fn lengths_ns(&self) -> (Vec<u64>, Vec<u64>) {
+        let length = |(from, to): &(u64, u64)| to - from;
+        let whole = self.intervals.iter().skip(1).rev().skip(1).map(length).collect();
+        (self.gaps().intervals.iter().map(length).collect(), whole)
+    }
+
     /// What the absences between the intervals look like. The time before the first and after the last is not
     /// known to be one.
     pub fn absences(&self) -> Absences {

@@ -14,6 +14,8 @@ pub trait Core {
     fn cpu(&self) -> usize;
     /// Time since some moment, ns.
     fn now_ns(&mut self) -> u64;
+    /// Sleeps until then, ns.
+    fn sleep_until(&mut self, due_ns: u64);
     /// Does one block of work, the same each time.
     fn work(&mut self);
     /// What the guest's kernel says of the thread. None: it does not tell.
@@ -70,6 +72,11 @@ impl Here {
             state: 1,
         }
     }
+
+    /// For work only: holds no file open, and knows nothing of what the kernel says.
+    pub fn without_accounts(cpu: usize, started: Instant) -> Self {
+        Self { cpu, started, schedstat: None, reports_steal: false, state: 1 }
+    }
 }
 
 impl Core for Here {
@@ -79,6 +86,10 @@ impl Core for Here {
 
     fn now_ns(&mut self) -> u64 {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn sleep_until(&mut self, due_ns: u64) {
+        std::thread::sleep(std::time::Duration::from_nanos(due_ns.saturating_sub(self.now_ns())));
     }
 
     /// A chain of multiplications: no memory, no clock, nothing that a hypervisor could trap.

@@ -16,11 +16,13 @@ pub mod estimate;
 pub mod hypervisor;
 pub mod kernel;
 pub mod machine;
+pub mod neighbours;
 pub mod render;
 pub mod report;
 pub mod share;
 pub mod sys;
 pub mod threads;
 pub mod vtop;
+pub mod wake;
 
 pub use error::ProbeError;

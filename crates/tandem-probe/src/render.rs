@@ -204,7 +204,7 @@ mod tests {
         let page = svg(&topology);
         assert!(page.starts_with("<svg") && page.ends_with("</svg>\n"));
         assert_eq!(page.matches("<rect").count(), 144 + 3);
-        let report = Report::of(&[], Some((topology, effort)), KernelView::default());
+        let report = Report::of(&[], &[], Some((topology, effort)), KernelView::default());
         let plain = text(&report, false);
         assert!(plain.contains("share one hardware thread  10-11") || plain.contains("one hardware thread"));
         assert!(!plain.contains('\x1b') && text(&report, true).contains('\x1b'));

@@ -1,17 +1,18 @@
 //! All that a probe has found, for machines (`tandem.probe/1`) and in words.
 
+use crate::activity::Activity;
 use crate::kernel::{format_list, KernelView};
+use crate::neighbours::{self, Neighbours, Seen, CONTENDED};
 use crate::share::Sample;
 use crate::vtop::topology::{Shares, Topology};
 use crate::vtop::Effort;
+use crate::wake::Wakes;
 use serde::Serialize;
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "tandem.probe/1";
 /// Cores whose speeds differ by more than this are not of the same kind.
 const SPEEDS_DIFFER: f64 = 0.15;
-/// A vCPU that gets less than this is contended.
-const CONTENDED: f64 = 0.95;
 /// A vCPU that gets less than this is a straggler (vSched, section 3.4).
 const STRAGGLER: f64 = 0.10;
 
@@ -36,6 +37,8 @@ pub struct VcpuReport {
     pub active_ms: f64,
     /// Part of the sample in which the guest's own tasks had the vCPU, 0 to 1.
     pub busy: f64,
+    /// Part of its wake-ups that was served at once, 0 to 1; none: it was not woken, or too rarely.
+    pub at_once: Option<f64>,
 }
 
 /// The whole.
@@ -48,6 +51,9 @@ pub struct Report {
     /// The topology measured; none: not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology: Option<Topology>,
+    /// Who takes the vCPUs away; none: nobody does, or it was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub neighbours: Option<Neighbours>,
     /// What the kernel believes.
     pub kernel: KernelView,
     /// Time that the topology took, milliseconds.
@@ -59,12 +65,19 @@ pub struct Report {
 
 impl Report {
     /// Puts together what was measured.
-    pub fn of(samples: &[Sample], topology: Option<(Topology, Effort)>, kernel: KernelView) -> Self {
+    pub fn of(
+        samples: &[Sample],
+        wakes: &[Wakes],
+        topology: Option<(Topology, Effort)>,
+        kernel: KernelView,
+    ) -> Self {
         let fastest = samples.iter().filter_map(|s| s.block_ns).fold(f64::INFINITY, f64::min);
-        let vcpus: Vec<VcpuReport> = samples.iter().map(|sample| vcpu(sample, fastest)).collect();
+        let vcpus: Vec<VcpuReport> = samples.iter().map(|sample| vcpu(sample, wakes, fastest)).collect();
         let (topology, effort) =
             topology.map_or((None, None), |(topology, effort)| (Some(topology), Some(effort)));
         let mut findings = shares_in_words(&vcpus);
+        let neighbours = Some(neighbours(samples, &vcpus)).filter(|found| *found != Neighbours::None);
+        findings.extend(neighbours.map(|found| found.to_string()));
         if let Some(topology) = &topology {
             findings.extend(topology_in_words(topology, &kernel));
         }
@@ -74,11 +87,26 @@ impl Report {
             );
         }
         let topology_ms = effort.map(|effort| effort.elapsed_ns as f64 / 1e6);
-        Self { schema: SCHEMA, vcpus, topology, kernel, topology_ms, findings }
+        Self { schema: SCHEMA, vcpus, topology, neighbours, kernel, topology_ms, findings }
     }
 }
 
-fn vcpu(sample: &Sample, fastest: f64) -> VcpuReport {
+fn neighbours(samples: &[Sample], vcpus: &[VcpuReport]) -> Neighbours {
+    let seen = samples.iter().zip(vcpus).map(|(sample, vcpu)| {
+        let (absences, active) = sample.activity.lengths_ns();
+        Seen {
+            share: vcpu.share.unwrap_or(1.0),
+            absence_ms: vcpu.absence_ms,
+            active_ms: vcpu.active_ms,
+            even: neighbours::even(&absences) && neighbours::even(&active),
+            at_once: vcpu.at_once,
+        }
+    });
+    let activity: Vec<&Activity> = samples.iter().map(|sample| &sample.activity).collect();
+    Neighbours::of(&seen.collect::<Vec<_>>(), neighbours::absent_at_once(&activity))
+}
+
+fn vcpu(sample: &Sample, wakes: &[Wakes], fastest: f64) -> VcpuReport {
     let (share, speed) = (sample.share(), sample.speed(fastest));
     VcpuReport {
         cpu: sample.cpu,
@@ -90,6 +118,7 @@ fn vcpu(sample: &Sample, fastest: f64) -> VcpuReport {
         absence_p95_ms: sample.absences.p95_ns / 1e6,
         active_ms: sample.absences.mean_active_ns / 1e6,
         busy: sample.waited_ns as f64 / sample.wall_ns.max(1) as f64,
+        at_once: wakes.iter().find(|wake| wake.cpu == sample.cpu).and_then(|wake| wake.at_once),
     }
 }
 
@@ -201,12 +230,45 @@ mod tests {
     use crate::emulated::Emulated;
     use crate::vtop;
 
+    /// A second of a vCPU that is there for `on_ms` of every `on_ms + off_ms`, from `from_ms` on.
+    fn turns(cpu: usize, from_ms: u64, on_ms: u64, off_ms: u64) -> Sample {
+        let period = on_ms + off_ms;
+        let activity = Activity::new((0..1000 / period).map(|i| {
+            let begin = (from_ms + i * period) * 1_000_000;
+            (begin, begin + on_ms * 1_000_000)
+        }));
+        let wall_ns = activity.intervals().last().map_or(0, |(_, end)| *end) - from_ms * 1_000_000;
+        let away_ns = wall_ns - activity.total_ns();
+        let absences = activity.absences();
+        Sample { cpu, wall_ns, away_ns, steal: None, waited_ns: 0, absences, activity, block_ns: Some(1e4) }
+    }
+
+    #[test]
+    fn neighbours_in_words() {
+        let wakes =
+            |at_once| [0, 1].map(|cpu| Wakes { cpu, count: 50, at_once: Some(at_once), wait_ns: 0.0 });
+        let of = |samples: &[Sample], at_once| {
+            let report = Report::of(samples, &wakes(at_once), None, KernelView::default());
+            (report.neighbours, report.findings.join("; "))
+        };
+        let in_turn = [turns(0, 0, 8, 8), turns(1, 8, 8, 8)];
+        let (found, words) = of(&in_turn, 0.5);
+        assert_eq!(found, Some(Neighbours::Regular));
+        assert!(words.contains("at even times, whatever this guest does"), "{words}");
+        assert_eq!(of(&in_turn, 0.0).0, Some(Neighbours::Fair));
+        let limited = [turns(0, 0, 25, 75), turns(1, 0, 25, 75)];
+        assert_eq!(of(&limited, 0.25).0, Some(Neighbours::Quota));
+        assert_eq!(of(&[turns(0, 0, 999, 1)], 1.0).0, None);
+        let report = Report::of(&in_turn, &wakes(0.5), None, KernelView::default());
+        assert_eq!(report.vcpus[1].at_once, Some(0.5));
+    }
+
     #[test]
     fn the_originals_machine_in_words() {
         let mut machine = Emulated::rcvm(4);
         let (topology, effort) = vtop::full(&mut machine, 2_000_000_000).unwrap();
         let kernel = KernelView { cores: (0..12).map(|cpu| vec![cpu]).collect(), ..KernelView::default() };
-        let report = Report::of(&[], Some((topology, effort)), kernel);
+        let report = Report::of(&[], &[], Some((topology, effort)), kernel);
         assert!(report.findings.contains(
             &"vCPUs 10-11 share one hardware thread: only one of them can run at a time".to_owned()
         ));

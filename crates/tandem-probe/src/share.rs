@@ -38,6 +38,8 @@ pub struct Sample {
     pub waited_ns: u64,
     /// The vCPU's absences.
     pub absences: Absences,
+    /// When it was there, ns since the sample of all CPUs began.
+    pub activity: Activity,
     /// Time of one block of work that nothing interrupted, ns; none: there was none.
     pub block_ns: Option<f64>,
 }
@@ -212,13 +214,15 @@ pub fn on_core(core: &mut impl Core, length: Duration) -> Sample {
         .filter(|_| wall_ns >= LONG_ENOUGH_NS);
     let gaps = made_by_host(gaps, steal.map(|steal| steal.ns));
     blocks.sort_unstable();
+    let activity = between(begin, last, &gaps);
     Sample {
         cpu: core.cpu(),
         wall_ns,
         away_ns: gaps.iter().map(|(from, to)| to - from).sum(),
         steal,
         waited_ns: waited_ns.min(wall_ns),
-        absences: between(begin, last, &gaps).absences(),
+        absences: activity.absences(),
+        activity,
         // The lower quartile: interrupts only add.
         block_ns: blocks.get(blocks.len() / 4).map(|block| *block as f64),
     }
@@ -232,7 +236,16 @@ mod tests {
     fn sample_of(wall_ns: u64, waited_ns: u64, away_ns: u64, steal_ns: Option<u64>) -> Sample {
         let absences = Absences::default();
         let steal = steal_ns.map(|ns| Steal { ns, wall_ns });
-        Sample { cpu: 0, wall_ns, away_ns, steal, waited_ns, absences, block_ns: Some(1.0) }
+        Sample {
+            cpu: 0,
+            wall_ns,
+            away_ns,
+            steal,
+            waited_ns,
+            absences,
+            activity: Activity::default(),
+            block_ns: Some(1.0),
+        }
     }
 
     #[test]

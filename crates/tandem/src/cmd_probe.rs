@@ -8,13 +8,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tandem_probe::kernel::{format_list, parse_list, write_tree, KernelView};
 use tandem_probe::machine::Machine as _;
+use tandem_probe::neighbours::CONTENDED;
 use tandem_probe::report::Report;
 use tandem_probe::threads::Threads;
-use tandem_probe::{render, share, sys, vtop};
+use tandem_probe::{render, share, sys, vtop, wake};
 
 /// What the kernel says of CPUs.
 const SYSFS_CPU: &str = "/sys/devices/system/cpu";
-/// Sockets and sums of a probe whose duration was not given: it ends within three seconds.
+/// Sockets and sums of a probe whose duration was not given: it ends within four seconds.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Part of a probe.
@@ -113,6 +114,10 @@ impl ProbeCmd {
             Some(Part::Topology) => Vec::new(),
             _ => share::sample(cpus, length, sys::Policy::BestEffort).context("measuring shares")?,
         };
+        // Where nobody takes anything there is nothing to ask.
+        let contended = samples.iter().any(|sample| sample.share().is_some_and(|share| share < CONTENDED));
+        // Without threads for that the rest is told.
+        let wakes = if contended { wake::sample(cpus, length).unwrap_or_default() } else { Vec::new() };
         let topology = match self.only {
             Some(Part::Share) => None,
             // One CPU has no topology; asked for by name that is an error, otherwise there is nothing to say.
@@ -121,7 +126,12 @@ impl ProbeCmd {
                 let mut threads = Threads::on(cpus).context("measuring the topology")?;
                 // Others may have gone offline since.
                 if only.is_none() && threads.cpus().len() < 2 {
-                    return Ok(Report::of(&samples, None, KernelView::read(SYSFS_CPU.as_ref(), cpus)));
+                    return Ok(Report::of(
+                        &samples,
+                        &wakes,
+                        None,
+                        KernelView::read(SYSFS_CPU.as_ref(), cpus),
+                    ));
                 }
                 Some(vtop::full(&mut threads, length.as_nanos() as u64).context("measuring the topology")?)
             }
@@ -135,6 +145,6 @@ impl ProbeCmd {
                 write_tree(dir, topology).with_context(|| format!("writing below {}", dir.display()))?;
             }
         }
-        Ok(Report::of(&samples, topology, KernelView::read(SYSFS_CPU.as_ref(), cpus)))
+        Ok(Report::of(&samples, &wakes, topology, KernelView::read(SYSFS_CPU.as_ref(), cpus)))
     }
 }

@@ -98,6 +98,21 @@ impl Core for EmulatedCore {
         }
     }
 
+    /// The host goes on with its turns meanwhile, and may just have the core then.
+    fn sleep_until(&mut self, due_ns: u64) {
+        while self.time_ns < due_ns {
+            if self.off_ns > 0 && self.left_ns == 0 {
+                self.time_ns += self.length(self.off_ns);
+                self.stolen_ns += self.time_ns.saturating_sub(due_ns);
+                self.left_ns = self.length(self.on_ns).max(1);
+            }
+            let left = if self.off_ns > 0 { self.left_ns } else { u64::MAX };
+            let step = left.min(due_ns.saturating_sub(self.time_ns));
+            self.time_ns += step;
+            self.left_ns -= step.min(self.left_ns);
+        }
+    }
+
     fn work(&mut self) {
         self.run((BLOCK_NS / self.speed) as u64);
         if self.interrupt_every_ns > 0 && self.time_ns >= self.next_interrupt_ns {

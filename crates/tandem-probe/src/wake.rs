@@ -1,0 +1,134 @@
+//! Is a vCPU that is woken served at once? A thread on each sleeps again and again, and sees how late it wakes up.
+//!
+//! A host that takes a vCPU away whatever the guest does, a real-time program or a quota, takes it as often at these
+//! moments as at others: the part of wake-ups that is served at once is the vCPU's share. A fair host looks at who has
+//! slept: one that lets it preempt serves it at once, one that lets the neighbour's slice end first never does.
+
+use crate::core::{Core, Here};
+use crate::{sys, ProbeError};
+use std::time::{Duration, Instant};
+
+/// Sleeps are this long, and up to twice as long: no rhythm of the host is followed by chance.
+const SLEEP: Duration = Duration::from_millis(12);
+/// The n-th sleep is longer by n times this part of [`SLEEP`], less whole ones: never in step with anything for long.
+const STEP: f64 = 0.618;
+/// So many wake-ups tell how many are served at once.
+const ENOUGH: usize = 20;
+/// Later than the quickest by this: it waited, ns (`TANDEM_INACTIVE_MIN_NS` in `policy/vcap.h`).
+const WAITED_NS: u64 = 300_000;
+
+/// How one vCPU answered.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Wakes {
+    /// Its number.
+    pub cpu: usize,
+    /// Wake-ups.
+    pub count: usize,
+    /// Part of them that was served at once, 0 to 1; none: too few to say.
+    pub at_once: Option<f64>,
+    /// Their mean wait, ns.
+    pub wait_ns: f64,
+}
+
+impl Wakes {
+    /// From how late each was, ns; `usual`: how late it is on this machine without any wait.
+    fn of(cpu: usize, late_ns: &[u64], usual_ns: u64) -> Option<Self> {
+        let waits = late_ns.iter().map(|late| late.saturating_sub(usual_ns));
+        let count = late_ns.len();
+        let part = |sum: f64| sum / count as f64;
+        (count > 0).then(|| Self {
+            cpu,
+            count,
+            at_once: (count >= ENOUGH)
+                .then(|| part(waits.clone().filter(|wait| *wait < WAITED_NS).count() as f64)),
+            wait_ns: part(waits.map(|wait| wait as f64).sum()),
+        })
+    }
+}
+
+/// Wakes all these CPUs again and again for a time. Those that cannot be used are left out.
+///
+/// # Errors
+/// No thread could be started.
+pub fn sample(cpus: &[usize], length: Duration) -> Result<Vec<Wakes>, ProbeError> {
+    let started = Instant::now();
+    let mut threads = Vec::with_capacity(cpus.len());
+    for (number, &cpu) in cpus.iter().enumerate() {
+        // Not all at the same moment.
+        let first = SLEEP.mul_f64((number as f64 * STEP).fract());
+        let thread = std::thread::Builder::new()
+            .name(format!("wake/{cpu}"))
+            .stack_size(128 * 1024)
+            .spawn(move || {
+                sys::pin_to(cpu).ok()?;
+                // Whoever may not is delayed by the guest's own tasks, too; the kernel tells by how much.
+                let _ = sys::set_policy(sys::Policy::RealTime);
+                Some(on_core(&mut Here::new(cpu, started), first, length))
+            })
+            .map_err(ProbeError::Thread)?;
+        threads.push((cpu, thread));
+    }
+    let late: Vec<(usize, Vec<u64>)> =
+        threads.into_iter().filter_map(|(cpu, thread)| Some((cpu, thread.join().ok()??))).collect();
+    let usual_ns = late.iter().flat_map(|(_, late)| late).copied().min().unwrap_or(0);
+    Ok(late.iter().filter_map(|(cpu, late)| Wakes::of(*cpu, late, usual_ns)).collect())
+}
+
+/// How late it woke up each time, ns, without what it waited for other tasks of the guest.
+///
+/// When it is woken does not depend on when it woke up before, or absences would be met more rarely than by chance; what
+/// was due while it waited for an earlier wake-up waited, too.
+fn on_core(core: &mut impl Core, first: Duration, length: Duration) -> Vec<u64> {
+    let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    let (sleep, begin) = (ns(SLEEP), core.now_ns());
+    let end = begin.saturating_add(ns(length));
+    let mut more = ns(first) % sleep;
+    let mut due = begin + sleep + more;
+    let mut late = Vec::new();
+    let mut before = core.account().unwrap_or_default().waited_ns;
+    while due < end {
+        core.sleep_until(due);
+        let after = core.now_ns().saturating_sub(due);
+        let all = core.account().unwrap_or_default().waited_ns;
+        late.push(after.saturating_sub(all.saturating_sub(before)));
+        before = all;
+        more = (more + (sleep as f64 * STEP) as u64) % sleep;
+        due += sleep + more;
+    }
+    late
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulated::core::EmulatedCore;
+
+    #[test]
+    fn waits_are_counted_beyond_what_is_usual() {
+        let late = [50_000, 50_000, 3_050_000, 1_050_000];
+        let wakes = Wakes::of(3, &late.repeat(5), 50_000).unwrap();
+        assert_eq!((wakes.cpu, wakes.count, wakes.at_once, wakes.wait_ns), (3, 20, Some(0.5), 1_000_000.0));
+        assert_eq!(Wakes::of(3, &late, 50_000).unwrap().at_once, None, "too few");
+        assert_eq!(Wakes::of(3, &[], 0), None);
+    }
+
+    #[test]
+    fn a_host_that_does_not_look_serves_as_many_at_once_as_its_share() {
+        for (on_ms, off_ms, irregular) in [(8, 8, false), (3, 7, false), (8, 8, true)] {
+            let mut core = EmulatedCore::with_turns(7, on_ms * 1_000_000, off_ms * 1_000_000);
+            core.irregular = irregular;
+            let late = on_core(&mut core, SLEEP / 3, Duration::from_secs(30));
+            let wakes = Wakes::of(0, &late, 0).unwrap();
+            let share = on_ms as f64 / (on_ms + off_ms) as f64;
+            assert!((wakes.at_once.unwrap() - share).abs() < 0.08, "{wakes:?}, share {share}");
+        }
+    }
+
+    #[test]
+    fn the_machine_at_hand_is_woken() {
+        let cpus = sys::usable_cpus().unwrap();
+        let wakes = sample(&cpus, Duration::from_millis(100)).unwrap();
+        assert_eq!(wakes.len(), cpus.len());
+        assert!(wakes.iter().all(|wake| (1..=8).contains(&wake.count) && wake.at_once.is_none()));
+    }
+}
