@@ -21,7 +21,8 @@
  * This is vSched's bvs (EuroSys'25, section 3.2) as one number instead of a list
  * of cases: a vCPU of low latency that is idle, or does best-effort work and has
  * come back of late or will soon, costs least; a busy one costs what is queued
- * there, however fast it is. The formula is ours.
+ * there, however fast it is. On a slower core (vSched's vcap tells that from a
+ * smaller share) all work takes longer. The formula is ours.
  */
 #ifndef TANDEM_POLICY_PLACE_H
 #define TANDEM_POLICY_PLACE_H
@@ -59,6 +60,7 @@ struct place_view {
 	u64 active_mean_ns;	/* foreseen: how long it stays then */
 	u64 there_for_ns;	/* since it came back last, without a pause; 0: not known */
 	u32 share;		/* 0..1024 */
+	u32 speed;		/* of its core, parts of TANDEM_SCALE of the fastest; 0: as fast */
 	bool idle;
 	bool here;		/* whoever asks runs there: on its pCPU now, if idle since an interrupt woke it */
 	bool foreseen;		/* its rhythm is known */
@@ -98,8 +100,10 @@ POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 {
 	u64 share = c->share ? c->share : 1, absence = 0, work = held_up_ns(c->queued_work, work_ns) + work_ns;
 
+	if (c->speed)
+		work = place_drain_ns(work, c->speed);
 	if (c->foreseen) {
-		/* Its work runs at full speed if it fits; the core's own speed is beside the point here. */
+		/* What fits before it is taken again needs no share. */
 		if (work <= (c->active_for_ns ? c->active_for_ns : c->active_mean_ns))
 			return c->absent_for_ns + work;
 		return c->absent_for_ns + work * TANDEM_SCALE / share;
@@ -113,6 +117,17 @@ POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 	return absence + work * TANDEM_SCALE / share;
 }
 
+/*
+ * Where a task is done first, the vCPU has had no pause for long (TANDEM_HOG_NS): there is more to do than it can. What
+ * waits there for its turn could as well wait for an idle vCPU that has been taken, and what that does is gained. So its
+ * wait does not count: is its own work done there in at most twice the time that it takes here? Whoever is behind it here
+ * gains as much. `busy_ns`: the cost here.
+ */
+POLICY bool place_overflows(u64 busy_ns, u64 work_ns, u32 idle_share)
+{
+	return place_drain_ns(work_ns, idle_share) <= 2 * busy_ns;
+}
+
 /* Should a CPU-bound task leave a vCPU of share `from` for an idle one of share `to`? */
 POLICY bool push_gains(u32 from, u32 to)
 {
@@ -122,7 +137,7 @@ POLICY bool push_gains(u32 from, u32 to)
 struct pull_view {
 	u32 waiting;		/* tasks that wait at the source */
 	u32 from_share, to_share;
-	u64 source_burst_ns;	/* how long the source's running task has run without sleeping */
+	u64 source_busy_ns;	/* for how long the source has had normal tasks to run without a pause */
 	u64 drain_ns;		/* until the source has served one turn of everybody there */
 	bool source_inactive;	/* preempted by the host right now, or asleep and not answering */
 	bool far;		/* source and taker have no cache in common */
@@ -132,8 +147,8 @@ struct pull_view {
  * May a vCPU with nothing to do take a waiting task from another? Across caches
  * only if that saves more than it costs. Otherwise an equal or better one:
  * always. A much weaker one only where waiting is worse: the source is not
- * running at all, many wait there, or it is shared by CPU-bound tasks, which
- * gain throughput even from a fraction of a pCPU.
+ * running at all, many wait there, or it has had no pause for long: then there
+ * is more to do than it can, and even a fraction of a pCPU is gained.
  */
 POLICY bool pull_helps(const struct pull_view *v)
 {
@@ -145,7 +160,7 @@ POLICY bool pull_helps(const struct pull_view *v)
 		return true;
 	if (v->source_inactive)
 		return true;
-	return v->waiting > 3 || v->source_burst_ns >= TANDEM_HOG_NS;
+	return v->waiting > 3 || v->source_busy_ns >= TANDEM_HOG_NS;
 }
 
 #endif

@@ -142,6 +142,7 @@ struct cpu_state {
 	u64 curr_charged_at_ns;	/* V is exact up to here; 0: nobody runs */
 	u64 curr_burst_ns;	/* run time of the current task since it last slept */
 	u64 idle_floor_at_ns;
+	u64 busy_since_ns;	/* since when it has had normal tasks to run, if it has one now */
 	u64 late_due_ns;	/* when the first of the late queue is due; 0: it is empty (any CPU) */
 	u64 overdue_at_ns;	/* when those were last looked for who have waited for long */
 	u64 leavers_at_ns;	/* when it was last looked for CPUs that are about to go */
@@ -172,6 +173,7 @@ struct cpu_state {
 	u32 curr_class;		/* enum task_class */
 	u32 online;
 	u32 bans;		/* TANDEM_BAN_* (written by any CPU) */
+	u32 speed;		/* of its core, parts of TANDEM_SCALE of the fastest; 0: as fast (written by the daemon) */
 	u32 parked;		/* taken out of use by whom (TANDEM_PARKED_BY_*, written by the daemon) */
 	u64 parked_at_ns;	/* when (likewise) */
 	u64 emptied_ns;		/* so long after that nobody was left; 0: somebody is */

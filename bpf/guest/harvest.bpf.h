@@ -33,8 +33,8 @@ enum harvest_stage {
 	HARVEST_WATCHING,	/* it has left; the timer is armed for looking whether it was fetched */
 };
 
-/* How running tasks leave vCPUs; a loader's setting. */
-const volatile u32 harvest_mode = HARVEST_OFF;
+/* A loader's setting. */
+const volatile bool harvest_enabled;
 
 /* Sized to the number of possible CPUs when the object is loaded. */
 struct {
@@ -249,7 +249,7 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 	u64 lead, margin;
 	u32 prospect;
 
-	if (harvest_mode != HARVEST_AWARE || c->harvest_stage != HARVEST_NONE || !phase_even(&c->phase))
+	if (!harvest_enabled || c->harvest_stage != HARVEST_NONE || !phase_even(&c->phase))
 		return;
 	if (t->class != CLASS_NORMAL || c->tasks[1] > 1 || max_u64(t->burst_ns, t->mean_burst_ns) < TANDEM_HARVEST_BURST_NS)
 		return;
@@ -264,7 +264,7 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 	c->harvest_end_ns = now + f.active_for_ns;
 	prospect = prospect_of(cpu, p->pid, now);
 	c->harvest_learn = -1;
-	if (prospect != PROSPECT_KNOWN && c->harvest_vain >= TANDEM_HARVEST_VAIN)
+	if (prospect != PROSPECT_KNOWN && c->harvest_vain >= TANDEM_HARVEST_VAIN && has(PART_LEARNING))
 		c->harvest_learn = one_to_learn(cpu, p->pid, now);
 	if (c->harvest_learn >= 0)
 		prospect = PROSPECT_KNOWN;
@@ -423,7 +423,7 @@ static __always_inline bool pushes_at_once(struct task_struct *p, struct cpu_sta
 
 	if (!target)
 		return false;
-	if (harvest_mode != HARVEST_AWARE || capacity(target, now) >= TANDEM_CONTENDED_SHARE)
+	if (!harvest_enabled || share_of(target, now) >= TANDEM_CONTENDED_SHARE)
 		return true;
 	if (phase_even(&c->phase) || c->harvest_stage != HARVEST_NONE)
 		return false;
@@ -442,33 +442,11 @@ static __always_inline bool pushes_at_once(struct task_struct *p, struct cpu_sta
 /* The end of an absence was not seen: a look at another moment than that of the tick. */
 static __always_inline void scout(struct cpu_state *c, s32 cpu, u64 now)
 {
-	if (harvest_mode != HARVEST_AWARE || c->harvest_stage != HARVEST_NONE || !phase_wants_scouts(&c->phase))
+	if (!harvest_enabled || c->harvest_stage != HARVEST_NONE || !phase_wants_scouts(&c->phase))
 		return;
 	c->harvest_to = -1;
 	c->harvest_stage = HARVEST_SCOUTING;
 	arm_harvest(c, cpu, now + (1 + c->phase.blurred % 3) * TANDEM_TICK_NS / 4, now);
-}
-
-/* The unaware variant: after 2 ms it goes to any vCPU that seems idle. For comparison. */
-static __always_inline s32 anybody_idle(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
-{
-	u32 i;
-
-	if (harvest_mode != HARVEST_UNAWARE || !c->model.inactive_events || c->tasks[1] > 1 || k_is_pinned(p) ||
-	    now - c->curr_since_ns < TANDEM_HARVEST_BURST_NS)
-		return -1;
-	bpf_for(i, 1, nr_cpu_ids) {
-		u32 other = (u32)cpu + i;
-		struct cpu_state *target;
-
-		if (other >= nr_cpu_ids)
-			other -= nr_cpu_ids;
-		target = cpu_state(other);
-		if (target && target->online && !target->bans && target->curr_class != CLASS_NORMAL && !target->tasks[1] &&
-		    k_allowed(p, other))
-			return other;
-	}
-	return -1;
 }
 
 static __noinline s32 harvest_init(void)

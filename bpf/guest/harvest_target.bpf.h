@@ -42,15 +42,16 @@ COLD u64 gain_at(u32 cpu, u32 to, u64 now)
 	view.margin_ns = loss;
 	view.risk = c->harvest_risk;
 	view.cost_ns = c->harvest_cost_ns ? c->harvest_cost_ns : TANDEM_HARVEST_COST_NS;
-	view.cost_ns += booked_turns_ns(target->queued_work);
+	view.queue_ns = booked_turns_ns(target->queued_work);
 	view.stay_ns = ~0ULL >> 1;
-	share = capacity(target, now);
+	share = share_of(target, now);
 	f = phase_forecast(&target->phase, at);
 	if (f.known) {
 		view.wait_ns = f.absent_for_ns;
 		view.stay_ns = f.active_for_ns ? f.active_for_ns : target->phase.on.mean_ns;
 		return harvest_gain_ns(&view);
 	}
+	view.taken = share < TANDEM_CONTENDED_SHARE;
 	if (target->model.inactive_events && share < TANDEM_SCALE) {
 		bool there = answered(target) || (!is_idle(target) && !off_pcpu(to, target, now));
 
@@ -105,7 +106,7 @@ COLD s32 one_to_learn(u32 cpu, s32 pid, u64 now)
 
 		if (!c || !own || i == cpu || !is_idle(c) || rhythm_known(c, now) || !k_allowed(p, i))
 			continue;
-		if (!may_be_target(c) || claimed(c, now) || capacity(c, now) >= TANDEM_CONTENDED_SHARE)
+		if (!may_be_target(c) || claimed(c, now) || share_of(c, now) >= TANDEM_CONTENDED_SHARE)
 			continue;
 		if (!harvest_learns(capacity(own, now), capacity(c, now), c->learned_at_ns ? now - c->learned_at_ns : now))
 			continue;

@@ -12,18 +12,12 @@ enum fault {
 	FAULT_ERROR = 2,	/* raise a scheduler error when such a task is queued */
 };
 
-/* How running tasks leave a vCPU that the host is about to take. */
-enum harvest_mode {
-	HARVEST_OFF = 0,
-	HARVEST_AWARE = 1,	/* when it is foreseen, for a vCPU that is there */
-	HARVEST_UNAWARE = 2,	/* after 2 ms, for any that seems idle: for comparison */
-};
-
-/* Parts of placement that can be left out, to measure what each is worth: a bit set. */
+/* Parts of techniques that can be left out, to measure what each is worth: a bit set. */
 enum part {
 	PART_POOL = 1,		/* what is true of all vCPUs, beside what was measured of one */
 	PART_WAITS = 2,		/* how long those waited who woke a vCPU; without: what share and absences say of it */
 	PART_STATE = 4,		/* which vCPUs that have work are off their pCPU at this moment, and since when the others are there */
+	PART_LEARNING = 8,	/* going to a vCPU in order to learn its rhythm */
 };
 
 /* What guest_park shall do, and why it did not. */
@@ -48,6 +42,13 @@ struct park_query {
 	u32 left;		/* tasks that wait or run there */
 	u32 unused;
 	u64 emptied_ns;		/* so long after it was parked nobody was left; 0: somebody is */
+};
+
+/* What guest_speed is told. */
+struct speed_order {
+	u32 cpu;
+	u32 speed;		/* of its core, parts of TANDEM_SCALE of the fastest */
+	u32 unlike;		/* some core is clearly slower than another */
 };
 
 /* Question and answer of guest_live. */

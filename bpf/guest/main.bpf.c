@@ -19,7 +19,7 @@
  * On equal, undisturbed vCPUs it is an ordinary fair scheduler (virtual
  * deadlines, policy/eevdf.h) with the kernel's own idle selection; the cost
  * model is looked at only while some vCPU is contended, or where it was probed
- * that some share a core or a hardware thread that others do not.
+ * that some share a core or a hardware thread that others do not, or are slower.
  *
  * Invariants. Waiting tasks sit in per-vCPU user queues; a local queue holds
  * at most the task that runs next. A task is charged for the time it ran, not
@@ -38,8 +38,14 @@
 #include "dump_ops.bpf.h"
 #include "live.bpf.h"
 #include "park.bpf.h"
+#include "speed.bpf.h"
 #include "tree_ops.bpf.h"
 #include "wake.bpf.h"
+
+/* Another rule by which a running task leaves its vCPU: the simulator compares with one. */
+#ifndef target_of_variant
+#define target_of_variant(p, t, c, cpu, now) ((s32)-1)
+#endif
 
 char _license[] SEC("license") = "GPL";
 
@@ -195,7 +201,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 		return;
 	foresee(p, t, c, cpu, now);
 	scout(c, cpu, now);
-	target = anybody_idle(p, t, c, cpu, now);
+	target = target_of_variant(p, t, c, cpu, now);
 	if (target >= 0) {
 		t->push_to = target;
 		count(c, CNT_HARVESTED);
@@ -266,6 +272,8 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	c->curr_pid = p->pid;
 	was = c->curr_class;
 	c->curr_class = t->class;
+	if (was != CLASS_NORMAL)
+		c->busy_since_ns = now;
 	if (rwc_enabled && uneven_cores && (was == CLASS_NORMAL) != (t->class == CLASS_NORMAL))
 		stack_changed(cpu, t->class == CLASS_NORMAL);
 	c->curr_deadline = t->deadline;
@@ -381,8 +389,11 @@ void BPF_STRUCT_OPS(guest_cpu_release, s32 cpu, struct scx_cpu_release_args *arg
 	struct cpu_state *c = cpu_state(cpu);
 
 	/* A higher class took the CPU: busy, but not with us. */
-	if (c)
+	if (c) {
+		if (c->curr_class != CLASS_NORMAL)
+			c->busy_since_ns = k_now();
 		c->curr_class = CLASS_NORMAL;
+	}
 	scx_bpf_reenqueue_local();
 }
 

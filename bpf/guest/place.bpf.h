@@ -22,7 +22,8 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 	view = (struct place_view){
 		.queued_work = c->queued_work,
 		.inactive_mean_ns = vcap_fresh(&c->model, now) ? c->model.inactive_mean_ns : 0,
-		.share = capacity(c, now),
+		.share = share_of(c, now),
+		.speed = c->speed,
 		.idle = is_idle(c),
 		.here = cpu == bpf_get_smp_processor_id(),
 	};
@@ -47,7 +48,7 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 	 * Of an idle one only the host knows: where it has a quota, that is not used meanwhile, and its rhythm begins
 	 * when it works again.
 	 */
-	if (harvest_mode == HARVEST_AWARE && !is_idle(c) && c->phase.whole) {
+	if (harvest_enabled && !is_idle(c) && c->phase.whole) {
 		struct forecast f = phase_forecast(&c->phase, now);
 
 		view.foreseen = f.known;
@@ -56,6 +57,48 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 		view.active_mean_ns = c->phase.on.mean_ns;
 	}
 	return place_cost_ns(&view, work_ns);
+}
+
+/* It has had normal tasks to run for long without a pause. */
+static __always_inline bool saturated(const struct cpu_state *c, u64 now)
+{
+	return c->curr_class == CLASS_NORMAL && sub_floor_u64(now, c->busy_since_ns) >= TANDEM_HOG_NS;
+}
+
+/* What a vCPU that is idle, and on which nobody is on the way, is believed to get; 0: it is not. */
+COLD u32 idle_share(u32 cpu, u64 now)
+{
+	struct cpu_state *c = cpu_state(cpu);
+
+	if (!c || !c->online || c->bans || !is_idle(c) || c->queued_work)
+		return 0;
+	return at_its_speed(c, beside(vcap_share_believed(&c->model, now, &pool, vcap_prior(&c->model, &pool)), cpu));
+}
+
+/* An idle vCPU on which a task may wait instead of on one that has no pauses, and where it costs that; -1: none. */
+static __noinline s32 overflow_cpu(struct task_struct *p, u64 work_ns, u64 busy_ns)
+{
+	u64 now = k_now();
+	const struct cpumask *idle;
+	u32 most = 0, i;
+	s32 best = -1;
+
+	if (!p)
+		return -1;
+	idle = scx_bpf_get_idle_cpumask();
+	bpf_for(i, 0, nr_cpu_ids) {
+		u32 share;
+
+		if (!bpf_cpumask_test_cpu(i, idle) || !k_allowed(p, i))
+			continue;
+		share = idle_share(i, now);
+		if (share > most) {
+			most = share;
+			best = i;
+		}
+	}
+	scx_bpf_put_idle_cpumask(idle);
+	return place_overflows(busy_ns, work_ns, most) ? best : -1;
 }
 
 /* Of vCPUs without a ban for its class, or of the others: where p is expected to be done first; -1: it may use none. */
@@ -88,6 +131,16 @@ static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s
 		}
 	}
 	scx_bpf_put_idle_cpumask(idle);
+	if (best >= 0 && !banned) {
+		struct cpu_state *c = cpu_state(best);
+
+		if (c && saturated(c, now)) {
+			s32 other = overflow_cpu(p, work, best_cost);
+
+			if (other >= 0)
+				return other;
+		}
+	}
 	return best;
 }
 
@@ -105,7 +158,7 @@ COLD u32 capacity_at_worst(u32 cpu, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu);
 
-	return c ? beside(vcap_at_worst(&c->model, now), cpu) : 0;
+	return c ? beside(at_its_speed(c, vcap_at_worst(&c->model, now)), cpu) : 0;
 }
 
 /*
@@ -121,7 +174,7 @@ static __noinline s32 stronger_idle_cpu(struct task_struct *p, s32 cpu)
 
 	if (!own || !p)
 		return -1;
-	best_cap = beside(vcap_at_best(&own->model, now), cpu);
+	best_cap = beside(at_its_speed(own, vcap_at_best(&own->model, now)), cpu);
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 		u32 cap;

@@ -21,6 +21,9 @@ struct vcpu_pool pool = { .share = TANDEM_SCALE };
 /* Number of the last time that somebody waited who never had to before. Two at once are one. */
 u32 wait_news;
 
+/* Some core is clearly slower than another: places are chosen by cost, too. Set by the daemon. */
+u32 slow_cores;
+
 /* Some vCPU is clearly stronger than another: CPU-bound tasks are worth moving. */
 u32 uneven;
 
@@ -37,9 +40,21 @@ static __always_inline bool is_idle(const struct cpu_state *c)
 	return c->curr_class == CLASS_NONE;
 }
 
-static __always_inline u32 capacity(const struct cpu_state *c, u64 now)
+/* Part of its pCPU's time that it gets. */
+static __always_inline u32 share_of(const struct cpu_state *c, u64 now)
 {
 	return vcap_effective(&c->model, now);
+}
+
+/* A share of time as work: on a slower core it is less. */
+static __always_inline u32 at_its_speed(const struct cpu_state *c, u32 share)
+{
+	return c->speed ? share * min_u64(c->speed, TANDEM_SCALE) / TANDEM_SCALE : share;
+}
+
+static __always_inline u32 capacity(const struct cpu_state *c, u64 now)
+{
+	return at_its_speed(c, share_of(c, now));
 }
 
 /* How many others of a ring run normal tasks. */
@@ -81,28 +96,29 @@ static __always_inline u32 capacity_beside(const struct cpu_state *c, s32 cpu, u
 const volatile bool rwc_enabled = false;
 COLD int review_bans(u64 now);
 
-/* Capacity of a vCPU that is there; otherwise more than any. */
-COLD u32 capacity_of(u32 cpu, u64 now)
+/* Share of a vCPU that is there; otherwise more than any. Below it, in the lower half, its capacity. */
+COLD u64 share_and_capacity_of(u32 cpu, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu);
 
-	return c && c->online ? capacity(c, now) : ~0U;
+	return c && c->online ? (u64)share_of(c, now) << 32 | capacity(c, now) : ~0ULL;
 }
 
 /* Recompute the summary; at most once per window and vCPU. */
 COLD int summarise(u64 now)
 {
-	u32 lo = TANDEM_SCALE, hi = 0, i;
+	u32 least_share = TANDEM_SCALE, lo = TANDEM_SCALE, hi = 0, i;
 
 	bpf_for(i, 0, nr_cpu_ids) {
-		u32 cap = capacity_of(i, now);
+		u64 both = share_and_capacity_of(i, now);
 
-		if (cap == ~0U)
+		if (both == ~0ULL)
 			continue;
-		lo = min_u64(lo, cap);
-		hi = max_u64(hi, cap);
+		least_share = min_u64(least_share, both >> 32);
+		lo = min_u64(lo, (u32)both);
+		hi = max_u64(hi, (u32)both);
 	}
-	contended = lo < TANDEM_CONTENDED_SHARE;
+	contended = least_share < TANDEM_CONTENDED_SHARE;
 	uneven = push_gains(lo, hi);
 	if (rwc_enabled)
 		review_bans(now);

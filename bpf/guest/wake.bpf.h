@@ -26,7 +26,7 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	if (dedicate_enabled && t && !k_is_kthread(p)) {
 		cpu = own_vcpu(p, t, prev_cpu);
 		idle = scx_bpf_test_and_clear_cpu_idle(cpu);
-	} else if (bvs_enabled && (contended || uneven_cores || nr_banned) && t) {
+	} else if (bvs_enabled && (contended || uneven_cores || slow_cores || nr_banned) && t) {
 		cpu = cheapest_cpu(p, t, prev_cpu);
 		idle = scx_bpf_test_and_clear_cpu_idle(cpu);
 		if (cpu != prev_cpu) {
@@ -39,7 +39,7 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 		 * come: from there nobody could take the task back.
 		 */
 		c = cpu_state(cpu);
-		if (idle && (!c || capacity(c, k_now()) < TANDEM_CONTENDED_SHARE))
+		if (idle && (!c || share_of(c, k_now()) < TANDEM_CONTENDED_SHARE))
 			return cpu;
 	} else {
 		cpu = k_any_idle() ? scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle) : prev_cpu;

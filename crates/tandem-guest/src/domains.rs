@@ -3,7 +3,7 @@
 use crate::bpf::{intf, BpfSkel};
 use crate::GuestError;
 use libbpf_rs::{MapCore, MapFlags};
-use tandem_probe::kernel::KernelView;
+use tandem_probe::kernel::{format_list, KernelView};
 use tandem_probe::vtop::topology::{Shares, Topology};
 
 /// What the kernel knows of CPUs.
@@ -83,12 +83,11 @@ impl Domains {
 
     /// In one line, for the log.
     pub fn in_words(&self) -> String {
-        let alone = |next: &[usize]| next.iter().enumerate().filter(|(cpu, next)| cpu != *next).count();
         format!(
             "last-level caches: {}, CPUs that share a core: {}, a hardware thread: {} ({})",
             self.caches,
-            alone(&self.core_next),
-            alone(&self.stack_next),
+            groups_in_words(&self.core_next),
+            groups_in_words(&self.stack_next),
             if self.probed { "as probed" } else { "as the kernel has them" }
         )
     }
@@ -111,6 +110,28 @@ impl Domains {
             bss.uneven_cores = u32::from(self.uneven_cores);
         }
         Ok(())
+    }
+}
+
+/// The groups of a ring with more than one CPU, e.g. `0-1 2,4`.
+fn groups_in_words(next: &[usize]) -> String {
+    let members = |first: usize| {
+        let mut group: Vec<usize> = vec![first];
+        let mut at = next[first];
+        while at != first && group.len() < next.len() {
+            group.push(at);
+            at = next.get(at).copied().unwrap_or(first);
+        }
+        group.sort_unstable();
+        group
+    };
+    let groups: Vec<Vec<usize>> = (0..next.len()).map(members).collect();
+    let several = groups.iter().enumerate().filter(|(cpu, group)| group.len() > 1 && group[0] == *cpu);
+    let words: Vec<String> = several.map(|(_, group)| format_list(group)).collect();
+    if words.is_empty() {
+        "none".into()
+    } else {
+        words.join(" ")
     }
 }
 
@@ -146,7 +167,10 @@ mod tests {
         assert!(domains.uneven_cores && domains.probed);
         assert_eq!(domains.core_next, [1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10]);
         assert_eq!(domains.stack_next, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 10]);
-        assert!(domains.in_words().ends_with("(as probed)"));
+        let words = domains.in_words();
+        assert!(words.contains("a core: 0-1 2-3 4-5"), "{words}");
+        assert!(words.ends_with("a hardware thread: 10-11 (as probed)"), "{words}");
+        assert!(Domains::new(2, &[], &[], &[]).in_words().contains("a hardware thread: none"));
     }
 
     #[test]

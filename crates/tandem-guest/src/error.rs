@@ -123,9 +123,6 @@ pub enum GuestError {
     /// Nothing to report the cost of.
     #[error("no run statistics of a guest scheduler: start one, and write 1 to /proc/sys/kernel/bpf_stats_enabled")]
     NoStatistics,
-    /// The live state cannot be checked.
-    #[error("cannot check the live state: {0}")]
-    LiveCheck(&'static str),
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),

@@ -63,6 +63,8 @@ pub(crate) struct Gate {
     pause: Duration,
     with: Vec<f64>,
     without: Vec<f64>,
+    /// A trial has ended, and nobody has asked yet.
+    tried: bool,
 }
 
 impl Gate {
@@ -75,7 +77,13 @@ impl Gate {
             pause: FIRST_TRIAL,
             with: Vec::new(),
             without: Vec::new(),
+            tried: false,
         }
+    }
+
+    /// Has a trial ended since the last time that this was asked?
+    pub(crate) fn trial_ended(&mut self) -> bool {
+        std::mem::take(&mut self.tried)
     }
 
     /// A window is over. What is between two loads is in no window: call `forget` after loading or unloading.
@@ -143,6 +151,7 @@ impl Gate {
             in_ms(without),
             if useless { "stepping back to the kernel's own" } else { "it stays" }
         );
+        self.tried = true;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         self.until_trial = self.pause;
         self.enter(if useless { State::Useless } else { State::Working });
@@ -206,6 +215,7 @@ mod tests {
         let mut machine = Machine::new();
         let loaded = machine.run(2000, 0.2, 0.1, 0.5);
         assert!(loaded > 1950, "{loaded} of 2000 windows");
+        assert!(machine.gate.trial_ended() && !machine.gate.trial_ended());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! process ends, however it ends.
 
 mod accounts;
+mod beside;
 mod bpf;
 mod budget;
 pub mod cost;
@@ -13,11 +14,11 @@ pub mod cpuset;
 mod crowd;
 pub mod doctor;
 mod domains;
+mod doubt;
 mod error;
 mod gate;
 pub mod hints;
 mod irqs;
-mod live;
 mod metrics;
 mod model;
 pub mod observe;
@@ -27,6 +28,7 @@ pub mod preflight;
 mod prober;
 pub mod scheduler;
 mod server;
+mod speed;
 pub mod stats;
 mod sys;
 mod topology;
@@ -34,6 +36,6 @@ pub mod trace;
 
 pub use error::GuestError;
 pub use model::parse_cpu_list;
-pub use options::{Fault, GuestOptions, Harvest, Part};
+pub use options::{Fault, GuestOptions, Part};
 pub use scheduler::serve;
 pub use sys::{catch_termination, termination_requested};

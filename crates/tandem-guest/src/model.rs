@@ -5,7 +5,7 @@ use crate::GuestError;
 use libbpf_rs::{MapCore, MapFlags};
 
 /// One vCPU as measured.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct VcpuFacts {
     /// Number of the CPU in the guest.
     pub cpu: usize,
@@ -13,6 +13,10 @@ pub struct VcpuFacts {
     pub online: bool,
     /// Share of a pCPU that it gets when it has work, 0 to 1.
     pub share: f64,
+    /// The same over more samples.
+    pub steady_share: f64,
+    /// Mean wait of those who woke it, microseconds; none: too few did.
+    pub woken_wait_us: Option<f64>,
     /// Mean length of its absences in microseconds.
     pub inactive_mean_us: f64,
     /// How many absences there were, by length (`absence_bucket` in `policy/vcap.h`).
@@ -27,6 +31,8 @@ pub struct VcpuFacts {
     pub age_ms: Option<f64>,
     /// Length of an active period and of an absence in milliseconds, if they are even enough to be foreseen.
     pub rhythm_ms: Option<(f64, f64)>,
+    /// When it last came back from an absence, by the guest's monotonic clock; 0: never.
+    pub returned_ns: u64,
     /// Why it is left without work: `TANDEM_BAN_*` in `policy/rwc.h`; 0: it is not.
     pub bans: u32,
     /// Tasks that wait or run on it.
@@ -71,6 +77,9 @@ impl VcpuFacts {
     }
 }
 
+/// So many waits make a mean.
+const WAITS_KNOWN: u32 = 8;
+
 /// Reads every possible CPU's record.
 pub(crate) fn read(map: &impl MapCore, nr_cpus: usize, now_ns: u64) -> Result<Vec<VcpuFacts>, GuestError> {
     (0..nr_cpus).map(|cpu| read_one(map, cpu, now_ns)).collect()
@@ -94,6 +103,11 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
         online: u32_at(std::mem::offset_of!(intf::cpu_state, online)) != 0,
         share: f64::from(u32_at(model + std::mem::offset_of!(intf::vcpu_model, share)))
             / f64::from(intf::TANDEM_SCALE),
+        steady_share: f64::from(u32_at(model + std::mem::offset_of!(intf::vcpu_model, steady_share)))
+            / f64::from(intf::TANDEM_SCALE),
+        woken_wait_us: (u32_at(model + std::mem::offset_of!(intf::vcpu_model, waits_known))
+            >= WAITS_KNOWN * intf::TANDEM_ONE_SAMPLE)
+            .then(|| u64_at(model + std::mem::offset_of!(intf::vcpu_model, wait_mean_ns)) as f64 / 1e3),
         inactive_mean_us: u64_at(model + std::mem::offset_of!(intf::vcpu_model, inactive_mean_ns)) as f64
             / 1e3,
         absences: (0..intf::TANDEM_ABSENCE_BUCKETS as usize)
@@ -104,6 +118,10 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
         stolen_ns: u64_at(std::mem::offset_of!(intf::cpu_state, stolen_ns)),
         age_ms: (updated_ns > 0).then(|| now_ns.saturating_sub(updated_ns) as f64 / 1e6),
         rhythm_ms: rhythm(&bytes),
+        returned_ns: u64_at(
+            std::mem::offset_of!(intf::cpu_state, phase)
+                + std::mem::offset_of!(intf::vcpu_phase, returned_ns),
+        ),
         bans: u32_at(std::mem::offset_of!(intf::cpu_state, bans)),
         tasks: [0, 1].map(|class| u64::from(u32_at(tasks + 4 * class))).iter().sum(),
         weight: [0, 1].map(|class| u64_at(weights + 8 * class) as f64).iter().sum::<f64>()

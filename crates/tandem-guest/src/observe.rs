@@ -2,6 +2,7 @@
 
 use std::fmt;
 use tandem_policy::{place, rwc, straggler_view, vcap, vcpu_model, SCALE};
+use tandem_probe::neighbours::Neighbours;
 
 /// A vCPU as probed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,6 +31,8 @@ pub enum Verdict {
 pub struct Observation {
     /// Each vCPU, the mean wait of who wakes it in milliseconds, and what would become of it.
     pub vcpus: Vec<(Probed, f64, Verdict)>,
+    /// Who takes the vCPUs away; none: not looked.
+    pub neighbours: Option<Neighbours>,
     /// Would places be chosen by cost (some vCPU is contended, or shares a core or hardware thread)?
     pub places_by_cost: bool,
     /// Would CPU-bound tasks be moved to stronger vCPUs?
@@ -41,8 +44,21 @@ fn scaled(share: Option<f64>) -> u32 {
     (share.unwrap_or(1.0).clamp(0.0, 1.0) * f64::from(SCALE)).round() as u32
 }
 
+/// Which techniques pay beside such neighbours, in words.
+pub fn what_pays(neighbours: Neighbours) -> &'static str {
+    match neighbours {
+        Neighbours::None => "nothing is to be gained but by threads that share a core",
+        Neighbours::Fair => "placement on wake-up pays; --ivh does not: the end of a slice is not foreseen",
+        Neighbours::Quota => "placement gains little, for all are absent at once; a larger quota would help, or fewer threads",
+        Neighbours::Regular => {
+            "placement on wake-up pays; for CPU-bound tasks --ivh where leaving takes less than a third of an absence"
+        }
+        Neighbours::Irregular => "placement on wake-up pays; --ivh cannot foresee anything",
+    }
+}
+
 /// Decides. `stacks`: groups of vCPUs that share a hardware thread.
-pub fn observe(vcpus: &[Probed], stacks: &[Vec<usize>]) -> Observation {
+pub fn observe(vcpus: &[Probed], stacks: &[Vec<usize>], neighbours: Option<Neighbours>) -> Observation {
     let shares: Vec<u32> = vcpus.iter().map(|vcpu| scaled(vcpu.share)).collect();
     let sum: u64 = shares.iter().map(|share| u64::from(*share)).sum();
     let straggler = |at: usize| {
@@ -83,6 +99,7 @@ pub fn observe(vcpus: &[Probed], stacks: &[Vec<usize>]) -> Observation {
     let most = shares.iter().copied().max().unwrap_or(SCALE);
     Observation {
         vcpus: (0..vcpus.len()).map(|at| (vcpus[at], wait_ms(at), verdict(at))).collect(),
+        neighbours,
         places_by_cost: least < tandem_policy::CONTENDED_SHARE || !stacks.is_empty(),
         moves_to_stronger: place::push_gains(least, most),
     }
@@ -104,6 +121,9 @@ impl fmt::Display for Observation {
                     writeln!(f, "  with --rwc: empty, on the hardware thread of vCPU {other}")?;
                 }
             }
+        }
+        if let Some(neighbours) = self.neighbours {
+            writeln!(f, "{neighbours}: {}", what_pays(neighbours))?;
         }
         let placement = if self.places_by_cost {
             "a task that wakes up would go where it is done first by these figures"
@@ -134,17 +154,20 @@ mod tests {
 
     #[test]
     fn a_straggler_and_a_stack_are_told() {
-        let seen = observe(&[probed(0, 1.0), probed(1, 0.05), probed(2, 0.5), probed(3, 0.5)], &[vec![2, 3]]);
+        let vcpus = [probed(0, 1.0), probed(1, 0.05), probed(2, 0.5), probed(3, 0.5)];
+        let seen = observe(&vcpus, &[vec![2, 3]], Some(Neighbours::Regular));
         let verdicts: Vec<Verdict> = seen.vcpus.iter().map(|(_, _, verdict)| *verdict).collect();
         assert_eq!(verdicts, [Verdict::InUse, Verdict::Straggler, Verdict::InUse, Verdict::SpareOf(2)]);
         assert!(seen.places_by_cost && seen.moves_to_stronger);
         assert!((seen.vcpus[2].1 - 4.0).abs() < 0.1, "half of an absence of 8 ms: {}", seen.vcpus[2].1);
-        assert!(seen.to_string().contains("on the hardware thread of vCPU 2"));
+        let words = seen.to_string();
+        assert!(words.contains("on the hardware thread of vCPU 2"));
+        assert!(words.contains("at even times") && words.contains("for CPU-bound tasks --ivh"), "{words}");
     }
 
     #[test]
     fn where_nothing_is_wrong_nothing_would_be_done() {
-        let seen = observe(&[probed(0, 1.0), probed(1, 0.97)], &[]);
+        let seen = observe(&[probed(0, 1.0), probed(1, 0.97)], &[], None);
         assert!(!seen.places_by_cost && !seen.moves_to_stronger);
         assert!(seen.vcpus.iter().all(|(_, _, verdict)| *verdict == Verdict::InUse));
     }
@@ -154,7 +177,7 @@ mod tests {
         fn somebody_always_works(shares in prop::collection::vec(0.0..1.0f64, 1..16), stacked in any::<bool>()) {
             let vcpus: Vec<Probed> = shares.iter().enumerate().map(|(cpu, share)| probed(cpu, *share)).collect();
             let stacks = if stacked { vec![(0..vcpus.len()).collect()] } else { Vec::new() };
-            let seen = observe(&vcpus, &stacks);
+            let seen = observe(&vcpus, &stacks, None);
             prop_assert!(seen.vcpus.iter().any(|(_, _, verdict)| *verdict == Verdict::InUse));
         }
     }

@@ -14,19 +14,7 @@ pub enum Fault {
     Error,
 }
 
-/// How a running task leaves a vCPU that the host is about to take (vSched's ivh).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Harvest {
-    /// It does not (the default).
-    #[default]
-    Off,
-    /// When it is foreseen, for a vCPU that is there.
-    Aware,
-    /// After 2 ms, for any that seems idle. For comparison.
-    Unaware,
-}
-
-/// A part of placement on wake-up that can be left out (`enum part` in `bpf/guest/intf.h`).
+/// A part of a technique that can be left out (`enum part` in `bpf/guest/intf.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// What is true of all vCPUs, beside what was measured of one.
@@ -35,6 +23,8 @@ pub enum Part {
     Waits,
     /// Which vCPUs are off their pCPU at this moment, and since when the others are there.
     State,
+    /// Going to a vCPU in order to learn its rhythm.
+    Learning,
 }
 
 impl Part {
@@ -43,6 +33,7 @@ impl Part {
             Part::Pool => crate::bpf::intf::part_PART_POOL,
             Part::Waits => crate::bpf::intf::part_PART_WAITS,
             Part::State => crate::bpf::intf::part_PART_STATE,
+            Part::Learning => crate::bpf::intf::part_PART_LEARNING,
         }
     }
 }
@@ -66,11 +57,12 @@ pub struct GuestOptions {
     pub slice_timers: bool,
     /// CPU request of a normal task in microseconds, 500 to 100,000.
     pub slice_us: u64,
-    /// How running tasks leave vCPUs that are about to be taken.
-    pub harvest: Harvest,
+    /// A running task leaves a vCPU that the host is about to take, when that is foreseen, for one that is there
+    /// (vSched's ivh).
+    pub harvest: bool,
     /// Choose places on wake-up by what each vCPU gets; otherwise as the kernel does.
     pub place_by_cost: bool,
-    /// Parts of placement that are left out, to measure what each is worth.
+    /// Parts of techniques that are left out, to measure what each is worth.
     pub without: Vec<Part>,
     /// Leave stragglers and spare vCPUs of a stack without work.
     pub ban: bool,
@@ -88,8 +80,6 @@ pub struct GuestOptions {
     pub debug: bool,
     /// Serve OpenMetrics over HTTP on this address.
     pub metrics: Option<std::net::SocketAddr>,
-    /// Only compare, for so long, what the scheduler believes of a vCPU at each moment with what the vCPU did.
-    pub live_check: Option<Duration>,
     /// Fault injection.
     pub fault: Fault,
 }
@@ -105,7 +95,7 @@ impl Default for GuestOptions {
             probe_budget_pct: 1.0,
             slice_timers: true,
             slice_us: 3000,
-            harvest: Harvest::Off,
+            harvest: false,
             place_by_cost: true,
             without: Vec::new(),
             ban: false,
@@ -116,7 +106,6 @@ impl Default for GuestOptions {
             gate: false,
             debug: false,
             metrics: None,
-            live_check: None,
             fault: Fault::None,
         }
     }

@@ -3,17 +3,19 @@
 //! Steal is visible only while a vCPU wants to run. One best-effort thread per vCPU therefore makes
 //! it busy for a moment when nothing else did: the scheduler measures as it does for any task. A
 //! vCPU that works is never probed; one whose estimate does not change is probed less and less, and all
-//! together take no more than their budget.
+//! together take no more than their budget. The work that it does is timed: that tells how fast its core is (`speed`).
 
 use crate::bpf::intf;
 use crate::budget::Budget;
 use crate::model::VcpuFacts;
+use crate::speed::Speeds;
 use crate::{sys, GuestError};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{sync_channel, SyncSender, TrySendError};
+use std::sync::mpsc::{channel, sync_channel, Receiver, Sender, SyncSender, TrySendError};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tandem_probe::core::{Core, Here};
 
 /// Longest time that a probe keeps its vCPU busy, whatever its absences.
 const PROBE_MAX: Duration = Duration::from_millis(100);
@@ -28,6 +30,9 @@ const QUIET_SHARE: f64 = 0.97;
 /// A share that moved by more than this is news.
 const NEWS: f64 = 0.1;
 
+/// Blocks of a probe that are timed.
+const BLOCKS: usize = 512;
+
 struct Probe {
     orders: SyncSender<Duration>,
     thread: Option<JoinHandle<()>>,
@@ -41,17 +46,23 @@ pub(crate) struct Prober {
     probes: Vec<Option<Probe>>,
     stop: Arc<AtomicBool>,
     budget: Arc<Budget>,
+    blocks: Receiver<Block>,
+    speeds: Speeds,
 }
+
+/// What a probe has found of a core: the vCPU, and how long a block of work took that nothing interrupted, ns.
+type Block = (usize, f64);
 
 impl Prober {
     /// Starts the threads of the online CPUs.
     pub(crate) fn start(nr_cpus: usize, online: &[usize], budget: Arc<Budget>) -> Result<Self, GuestError> {
         let stop = Arc::new(AtomicBool::new(false));
+        let (found, blocks) = channel();
         let mut probes: Vec<Option<Probe>> = (0..nr_cpus).map(|_| None).collect();
         for &cpu in online.iter().filter(|cpu| **cpu < nr_cpus) {
-            probes[cpu] = Some(start_probe(cpu, &stop)?);
+            probes[cpu] = Some(start_probe(cpu, &stop, &found)?);
         }
-        Ok(Self { probes, stop, budget })
+        Ok(Self { probes, stop, budget, blocks, speeds: Speeds::new(nr_cpus) })
     }
 
     /// Orders a probe of every vCPU whose estimate is due, those first that have waited longest, as far as the
@@ -80,6 +91,20 @@ impl Prober {
             }
             self.order(cpu, &facts[cpu], length, longest, now);
         }
+    }
+
+    /// What is new of the speeds of cores: vCPUs and parts of the fastest.
+    pub(crate) fn news_of_speeds(&mut self) -> Vec<(usize, f64)> {
+        let mut news = Vec::new();
+        while let Ok((cpu, block_ns)) = self.blocks.try_recv() {
+            news.extend(self.speeds.probed(cpu, block_ns, Instant::now()));
+        }
+        news
+    }
+
+    /// Is some core clearly slower than another?
+    pub(crate) fn cores_are_unlike(&self) -> bool {
+        self.speeds.unlike()
     }
 
     fn order(&mut self, cpu: usize, fact: &VcpuFacts, length: Duration, longest: Duration, now: Instant) {
@@ -122,9 +147,28 @@ fn probe_length(fact: &VcpuFacts) -> Duration {
     Duration::from_nanos(window_ns + 2_000_000).min(PROBE_MAX)
 }
 
-fn start_probe(cpu: usize, stop: &Arc<AtomicBool>) -> Result<Probe, GuestError> {
+/// Keeps a core busy for so long, or until told to stop. Returns how long a block took that nothing interrupted, ns: the
+/// lower quartile, for interrupts and absences only add. None: there were too few.
+fn work(core: &mut impl Core, length: Duration, stop: impl Fn() -> bool) -> Option<f64> {
+    let mut blocks = Vec::with_capacity(BLOCKS);
+    let mut last = core.now_ns();
+    let end = last + u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+    while last < end && !stop() {
+        core.work();
+        let now = core.now_ns();
+        if blocks.len() < BLOCKS {
+            blocks.push(now.saturating_sub(last));
+        }
+        last = now;
+    }
+    blocks.sort_unstable();
+    (blocks.len() >= BLOCKS / 8).then(|| blocks[blocks.len() / 4] as f64)
+}
+
+fn start_probe(cpu: usize, stop: &Arc<AtomicBool>, found: &Sender<Block>) -> Result<Probe, GuestError> {
     let (orders, inbox) = sync_channel::<Duration>(1);
     let stop = Arc::clone(stop);
+    let found = found.clone();
     let thread = std::thread::Builder::new()
         .name(format!("probe/{cpu}"))
         .stack_size(64 * 1024)
@@ -132,15 +176,32 @@ fn start_probe(cpu: usize, stop: &Arc<AtomicBool>) -> Result<Probe, GuestError> 
             if sys::become_prober_on(cpu).is_err() {
                 return;
             }
+            let mut core = Here::without_accounts(cpu, Instant::now());
             while let Ok(length) = inbox.recv() {
-                let end = Instant::now() + length;
-                while Instant::now() < end && !stop.load(Ordering::Relaxed) {
-                    for _ in 0..256 {
-                        std::hint::spin_loop();
-                    }
-                }
+                let blocks = work(&mut core, length, || stop.load(Ordering::Relaxed));
+                // Whoever asked may be gone.
+                let _ = blocks.map(|block_ns| found.send((cpu, block_ns)));
             }
         })
         .map_err(GuestError::Thread)?;
     Ok(Probe { orders, thread: Some(thread), due: Instant::now(), interval: INTERVAL_MIN, last_share: 1.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tandem_probe::emulated::core::EmulatedCore;
+
+    #[test]
+    fn a_probe_times_what_nothing_interrupted() {
+        let block = |speed: f64, on_ms: u64, off_ms: u64| {
+            let mut core = EmulatedCore::with_turns(1, on_ms * 1_000_000, off_ms * 1_000_000);
+            core.speed = speed;
+            work(&mut core, Duration::from_millis(60), || false).unwrap()
+        };
+        let whole = block(1.0, 1000, 0);
+        assert!((block(0.5, 1000, 0) / whole - 2.0).abs() < 0.01, "half as fast");
+        assert!((block(1.0, 3, 9) / whole - 1.0).abs() < 0.01, "as fast, but absent for most of the time");
+        assert_eq!(work(&mut EmulatedCore::new(1), Duration::from_millis(60), || true), None);
+    }
 }

@@ -9,13 +9,14 @@ use crate::gate::{self, Gate};
 use crate::hints::Hints;
 use crate::metrics::Exporter;
 use crate::model::{self, GroupFacts, VcpuFacts};
-use crate::options::{Fault, GuestOptions, Harvest};
+use crate::observe::what_pays;
+use crate::options::{Fault, GuestOptions};
 use crate::park::{ParkOrder, ParkReport, Parking};
 use crate::prober::Prober;
 use crate::server::{self, Answer, Ask, Server};
 use crate::stats::GuestStats;
 use crate::topology::TopologyKeeper;
-use crate::{live, preflight, sys, GuestError};
+use crate::{beside, preflight, speed, sys, GuestError};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
 use scx_utils::{scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report, UserExitInfo};
 use std::mem::MaybeUninit;
@@ -112,10 +113,7 @@ fn run(options: &GuestOptions, gate: &mut Option<Gate>) -> Result<Outcome, Guest
 
     let mut storage = MaybeUninit::uninit();
     let mut running = Running::start(options, &mut storage)?;
-    let result = match options.live_check {
-        Some(length) => running.check_live(length),
-        None => running.supervise(options, gate),
-    };
+    let result = running.supervise(options, gate);
     let info = running.stop();
     result?;
     let info = info?;
@@ -236,6 +234,12 @@ impl<'a> Running<'a> {
                 if let Some(accounts) = Accounts::read() {
                     gate.window(accounts);
                 }
+                // The last window of a trial is one with the scheduler: it has seen the vCPUs.
+                if gate.trial_ended() {
+                    let neighbours = beside::neighbours(&self.facts()?);
+                    let pays = if gate.steps_back() { "" } else { what_pays(neighbours) };
+                    log::info!("{neighbours}{}{pays}", if pays.is_empty() { "" } else { ": " });
+                }
                 if gate.steps_back() {
                     return Ok(());
                 }
@@ -247,6 +251,11 @@ impl<'a> Running<'a> {
             }
             if let Some(prober) = &mut self.prober {
                 prober.step(&facts, now);
+                let news = prober.news_of_speeds();
+                speed::install(&self.skel, &news, prober.cores_are_unlike())?;
+            }
+            if let Some(topology) = &mut self.topology {
+                topology.look(&facts);
             }
             if let Some(exporter) = &self.exporter {
                 exporter.update(self.totals(&facts));
@@ -279,14 +288,6 @@ impl<'a> Running<'a> {
         let Some(bss) = self.skel.maps.bss_data.as_mut() else { return 0 };
         bss.tracing = u32::from(self.trace_until.is_some());
         std::mem::take(&mut bss.nr_untraced)
-    }
-
-    /// Prints how often the scheduler's belief about the last CPU was right.
-    fn check_live(&mut self, length: Duration) -> Result<(), GuestError> {
-        let online = model::kernel_cpu_list("online")?;
-        let report = live::check(&self.skel, &online, length)?;
-        println!("{}", report);
-        Ok(())
     }
 
     /// Unloads the scheduler and reports why it ended.
@@ -322,11 +323,7 @@ fn load<'a>(
         rodata.cgroups_enabled = !options.ignore_cgroups;
         rodata.slice_timers_enabled = options.slice_timers;
         rodata.base_request_ns = options.slice_us * 1000;
-        rodata.harvest_mode = match options.harvest {
-            Harvest::Off => intf::harvest_mode_HARVEST_OFF,
-            Harvest::Aware => intf::harvest_mode_HARVEST_AWARE,
-            Harvest::Unaware => intf::harvest_mode_HARVEST_UNAWARE,
-        };
+        rodata.harvest_enabled = options.harvest;
         rodata.bvs_enabled = options.place_by_cost;
         rodata.parts_left_out = options.without.iter().fold(0, |bits, part| bits | part.bit());
         rodata.rwc_enabled = options.ban;

@@ -1,13 +1,15 @@
 //! Keeps the scheduler's idea of the topology true: probes, confirms, remembers, forgets.
 //!
 //! A topology that a probe has found is confirmed by a few questions now and then (vSched, section 3.3,
-//! "validation"), less and less often while it holds. It survives the daemon in a file. What could not
-//! be confirmed for too long is given up in favour of what the kernel says. A probe keeps all vCPUs busy
-//! for a moment, so it is begun only when the daemon's budget has something left, and after it the prober rests
-//! for a hundred times as long as it took.
+//! "validation"), less and less often while it holds, and soon where a vCPU's share has changed much
+//! ([`crate::doubt`], which says when). It survives the daemon in a file. What could not be confirmed for too long is given
+//! up in favour of what the kernel says. A probe keeps all vCPUs busy for a moment, so it is begun only when the daemon's
+//! budget has something left.
 
 use crate::budget::Budget;
 use crate::domains::Domains;
+use crate::doubt::{Answer, Schedule, Shares};
+use crate::model::VcpuFacts;
 use crate::GuestError;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,13 +25,8 @@ use tandem_probe::vtop::{full, validate, Verdict};
 /// Longest full probe, and longest validation.
 const FULL: Duration = Duration::from_millis(1000);
 const VALIDATION: Duration = Duration::from_millis(150);
-/// Time between two validations: at first, and while nothing changes.
-const SOON: Duration = Duration::from_secs(10);
-const LATE: Duration = Duration::from_secs(300);
 /// For so long a topology is believed without being confirmed.
 const MAX_AGE: Duration = Duration::from_secs(900);
-/// Part of the VM's time that probing may take: one in so many.
-const DUTY: u32 = 100;
 /// What a probe is expected to keep each CPU busy for.
 const EXPECTED: Duration = Duration::from_millis(5);
 /// How often the thread looks whether there is something left in the budget.
@@ -41,6 +38,8 @@ pub(crate) struct TopologyKeeper {
     thread: Option<JoinHandle<()>>,
     news: Receiver<Domains>,
     turns: Arc<AtomicU64>,
+    shares: Shares,
+    doubt: Arc<AtomicBool>,
 }
 
 impl TopologyKeeper {
@@ -48,6 +47,7 @@ impl TopologyKeeper {
     pub(crate) fn start(nr_cpus: usize, file: PathBuf, budget: Arc<Budget>) -> Result<Self, GuestError> {
         let stop = Arc::new(AtomicBool::new(false));
         let turns = Arc::new(AtomicU64::new(0));
+        let doubt = Arc::new(AtomicBool::new(false));
         let (found, news) = channel();
         let keeper = Keeper {
             nr_cpus,
@@ -55,6 +55,7 @@ impl TopologyKeeper {
             boot_id: boot_id(),
             stop: Arc::clone(&stop),
             turns: Arc::clone(&turns),
+            doubt: Arc::clone(&doubt),
             found,
             known: None,
             budget,
@@ -63,7 +64,17 @@ impl TopologyKeeper {
             .name("topology".into())
             .spawn(move || keeper.run())
             .map_err(GuestError::Thread)?;
-        Ok(Self { stop, thread: Some(thread), news, turns })
+        Ok(Self { stop, thread: Some(thread), news, turns, shares: Shares::default(), doubt })
+    }
+
+    /// What the vCPUs get now. Where that has changed much, the topology is confirmed soon.
+    pub(crate) fn look(&mut self, facts: &[VcpuFacts]) {
+        if self.shares.changed(facts, self.turns()) {
+            self.doubt.store(true, Ordering::Relaxed);
+            if let Some(thread) = &self.thread {
+                thread.thread().unpark();
+            }
+        }
     }
 
     /// What was found since the last call, if anything.
@@ -99,49 +110,38 @@ struct Keeper {
     boot_id: String,
     stop: Arc<AtomicBool>,
     turns: Arc<AtomicU64>,
+    /// Something says that the topology may be another one now.
+    doubt: Arc<AtomicBool>,
     found: Sender<Domains>,
     known: Option<Known>,
     budget: Arc<Budget>,
 }
 
-/// How one probe ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    /// The topology is as it was.
-    Same,
-    /// It is another one, or the only one.
-    New,
-    /// Too little was seen.
-    Open,
-}
-
 impl Keeper {
     fn run(mut self) {
-        let mut interval = SOON;
         self.recall();
-        // What was recalled is confirmed before long.
-        let mut due = Instant::now();
+        let mut schedule = Schedule::new(Instant::now());
+        let mut wait_until = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
             let now = Instant::now();
+            let doubted = self.doubt.load(Ordering::Relaxed);
+            let due = schedule.due(doubted).max(wait_until);
             if now < due {
                 std::thread::park_timeout(due - now);
                 continue;
             }
             let expected = EXPECTED * u32::try_from(self.nr_cpus).unwrap_or(u32::MAX);
             if !self.budget.take(expected, FULL) {
-                due = now + STEP;
+                wait_until = now + STEP;
                 continue;
             }
-            let started = Instant::now();
+            // What changes while it probes is a doubt of its own.
+            self.doubt.store(false, Ordering::Relaxed);
             self.turns.fetch_add(1, Ordering::Relaxed);
-            let ended = self.probe();
+            let answer = self.probe();
             self.turns.fetch_add(1, Ordering::Relaxed);
-            interval = match ended {
-                Ended::Same => (interval * 2).min(LATE),
-                Ended::New | Ended::Open => SOON,
-            };
             self.forget_if_stale();
-            due = Instant::now() + interval.max(started.elapsed() * DUTY);
+            schedule.answered(answer, doubted, now, Instant::now());
         }
     }
 
@@ -159,16 +159,16 @@ impl Keeper {
         }
     }
 
-    fn probe(&mut self) -> Ended {
-        let Ok(cpus) = tandem_probe::sys::usable_cpus() else { return Ended::Open };
+    fn probe(&mut self) -> Answer {
+        let Ok(cpus) = tandem_probe::sys::usable_cpus() else { return Answer::Open };
         if cpus.len() < 2 {
-            return Ended::Open;
+            return Answer::Open;
         }
         let mut threads = match Threads::on(&cpus) {
             Ok(threads) => threads,
             Err(error) => {
                 log::debug!("topology: {error}");
-                return Ended::Open;
+                return Answer::Open;
             }
         };
         let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -178,20 +178,20 @@ impl Keeper {
             match verdict {
                 Verdict::Holds => {
                     self.confirm();
-                    return Ended::Same;
+                    return Answer::Same;
                 }
-                Verdict::Open => return Ended::Open,
+                Verdict::Open => return Answer::Open,
                 Verdict::Changed => {}
             }
         }
-        let Ok((topology, effort)) = full(&mut threads, ns(FULL)) else { return Ended::Open };
+        let Ok((topology, effort)) = full(&mut threads, ns(FULL)) else { return Answer::Open };
         log::debug!("topology: probed in {} ms", effort.elapsed_ns / 1_000_000);
         if !self.tell(&topology) {
-            return Ended::Open;
+            return Answer::Open;
         }
         self.known = Some(Known { topology, confirmed_ns: 0 });
         self.confirm();
-        Ended::New
+        Answer::New
     }
 
     /// Tells the scheduler, unless too much is open. The last good topology stays in force then.

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod barrier;
+mod bpf;
 mod build;
 mod calibrate;
 mod counted_work;
@@ -13,6 +14,7 @@ mod crew;
 mod gaps;
 mod histogram;
 mod hop;
+mod live;
 mod pipeline;
 mod queue;
 mod random;
@@ -64,6 +66,8 @@ enum Workload {
     Gaps(gaps::Args),
     /// A CPU-bound thread that leaves each of two CPUs just before the host takes it
     Hop(hop::Args),
+    /// Is what the guest scheduler believes of a vCPU at each moment true?
+    Live(live::Args),
     /// How much counted work this machine does in a microsecond
     Calibrate(calibrate::Args),
     /// Packaged programs, with their output as JSON
@@ -94,6 +98,7 @@ fn main() -> ExitCode {
         Workload::Tree(args) => tree::run(&args),
         Workload::Gaps(args) => gaps::run(&args),
         Workload::Hop(args) => hop::run(&args),
+        Workload::Live(args) => live::run(&args),
         Workload::Calibrate(args) => calibrate::run(&args),
         Workload::Run(program) => run::run(&program),
         Workload::Guard => {

@@ -131,6 +131,34 @@ pub fn move_to_cpu(cpu: usize) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, mem::size_of::<libc::cpu_set_t>(), &allowed) })
 }
 
+/// The CPUs that the calling thread may use, ascending.
+pub fn allowed_cpus() -> io::Result<Vec<usize>> {
+    // SAFETY: an all-zero cpu_set_t is an empty set of the size passed; pid 0 is the calling thread; the numbers asked
+    // for are below its size.
+    unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        check(libc::sched_getaffinity(0, mem::size_of::<libc::cpu_set_t>(), &mut set))?;
+        Ok((0..MAX_CPUS).filter(|&cpu| libc::CPU_ISSET(cpu, &set)).collect())
+    }
+}
+
+/// Runs a BPF program of the type `syscall` on `context`, which it may change.
+pub fn run_bpf_program(program: &OwnedFd, context: &mut [u8]) -> io::Result<()> {
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: mem::size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+        ctx_in: context.as_mut_ptr().cast(),
+        ctx_size_in: context.len() as u32,
+        ..Default::default()
+    };
+    // SAFETY: the options are of the size that they name; the context is live, writable and as long as they say. For this
+    // type of program the kernel writes its result back to where it read it.
+    let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(-result));
+    }
+    Ok(())
+}
+
 /// Takes the default 50 us of timer slack from the calling thread, so that its sleeps end when asked.
 pub fn set_exact_timers() {
     // SAFETY: no pointers. A refusal leaves the slack, which the reported dispatch delay would show.

@@ -58,6 +58,7 @@ pub mod safe {
         crowded_share(share: u32, stacked_busy: u32, siblings_busy: u32) -> u32;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;
         push_gains(from: u32, to: u32) -> bool;
+        place_overflows(busy_ns: u64, work_ns: u64, idle_share: u32) -> bool;
         held_up(part: u32, others_idle: bool) -> u32;
         holds_others_up(part: u32, banned: bool, since_ns: u64, failed: u32) -> bool;
         trials_failed(failed: u32, lasted_ns: u64) -> u32;

@@ -64,8 +64,8 @@ pub mod vcap {
 /// Where a task should run (`policy/place.h`).
 pub mod place {
     pub use crate::ffi::safe::{
-        crowded_share, far_excess, move_cost_ns, place_cost_ns, place_drain_ns, place_work_ns, pull_helps,
-        push_gains,
+        crowded_share, far_excess, move_cost_ns, place_cost_ns, place_drain_ns, place_overflows,
+        place_work_ns, pull_helps, push_gains,
     };
 }
 

@@ -212,7 +212,9 @@ fn a_task_leaves_only_where_it_gains() {
         wait_ns: wait,
         stay_ns: stay,
         cost_ns: MS / 4,
+        queue_ns: 0,
         risk: 0,
+        taken: false,
     };
     // Out of phase: the other comes when the own goes.
     assert!(harvest_gain_ns(&view(MS / 2, 8 * MS, MS / 2, 8 * MS)) > 6 * MS);
@@ -233,15 +235,26 @@ fn moves_that_cost_half_of_every_active_period_are_not_made() {
         wait_ns: margin,
         stay_ns: period,
         cost_ns: cost,
+        queue_ns: 0,
         risk: 0,
+        taken: false,
     };
-    // Staying serves for one of two periods; moving for both, but for margin and cost.
-    assert!(harvest_gain_ns(&out_of_phase(8 * MS, 2 * MS, MS)) > 0);
+    // Staying serves for one of two periods; moving for both, but for margin and cost. Those are not all: moves are work.
+    assert!(harvest_gain_ns(&out_of_phase(10 * MS, 2 * MS, MS)) > 0);
+    assert_eq!(harvest_gain_ns(&out_of_phase(8 * MS, 2 * MS, MS)), 0);
+    // What waits at the target is no part of that.
+    let queued = harvest_view { queue_ns: MS, ..out_of_phase(10 * MS, 2 * MS, MS) };
+    assert!((1..harvest_gain_ns(&out_of_phase(10 * MS, 2 * MS, MS))).contains(&harvest_gain_ns(&queued)));
     assert_eq!(harvest_gain_ns(&out_of_phase(4 * MS, 2 * MS, MS)), 0);
     assert!(harvest_gain_ns(&out_of_phase(4 * MS, MS / 4, MS / 100)) > 0);
     // A target that is never taken need not be left again.
     let whole = harvest_view { wait_ns: 0, stay_ns: u64::MAX / 2, ..out_of_phase(4 * MS, 2 * MS, MS) };
     assert!(harvest_gain_ns(&whole) > 0);
+    assert_eq!(
+        harvest_gain_ns(&harvest_view { taken: true, ..whole }),
+        0,
+        "it is taken, too, nobody knows when"
+    );
 }
 
 #[test]
@@ -253,7 +266,9 @@ fn moves_that_fail_too_often_are_not_made_until_that_is_forgotten() {
         wait_ns: MS,
         stay_ns: 8 * MS,
         cost_ns: MS,
+        queue_ns: 0,
         risk,
+        taken: false,
     };
     let mut risk = 0;
     // One in twenty is bearable, one in two is not.
@@ -329,10 +344,11 @@ proptest! {
     #[test]
     fn no_gain_is_larger_than_the_absence_that_is_avoided(
         left in 0u64..50_000_000, away in 0u64..200_000_000, margin in 0u64..10_000_000,
-        wait in 0u64..300_000_000, stay in any::<u64>(), cost in 0u64..4_000_000, risk in 0u32..=1024,
+        wait in 0u64..300_000_000, stay in any::<u64>(), cost in 0u64..4_000_000, queue in 0u64..4_000_000,
+        risk in 0u32..=1024, taken in any::<bool>(),
     ) {
         let view = harvest_view {
-            left_ns: left, away_ns: away, margin_ns: margin, wait_ns: wait, stay_ns: stay, cost_ns: cost, risk,
+            left_ns: left, away_ns: away, margin_ns: margin, wait_ns: wait, stay_ns: stay, cost_ns: cost, queue_ns: queue, risk, taken,
         };
         prop_assert!(harvest_gain_ns(&view) <= away);
     }

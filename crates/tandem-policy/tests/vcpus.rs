@@ -422,6 +422,30 @@ fn view(share: u32, idle: bool, queued_ms: u64, absence_ms: u64) -> place_view {
 }
 
 #[test]
+fn on_a_slower_core_all_work_takes_longer() {
+    let fast = view(SCALE, true, 0, 0);
+    let slow = place_view { speed: SCALE / 2, ..fast };
+    assert_eq!(place_cost_ns(&slow, 4 * MS), 2 * place_cost_ns(&fast, 4 * MS));
+    let of_any_speed = place_view { speed: SCALE, ..fast };
+    assert_eq!(place_cost_ns(&of_any_speed, 4 * MS), place_cost_ns(&fast, 4 * MS));
+    // All of a slow core and half of a fast one do the same; the half one is absent, too.
+    let half = view(SCALE / 2, true, 0, 8);
+    assert!(place_cost_ns(&slow, 4 * MS) < place_cost_ns(&half, 4 * MS));
+    // A wait for the host is not the core's.
+    let (waits, waits_slow) = (view(SCALE / 2, true, 0, 8), place_view { speed: SCALE / 2, ..half });
+    let wait = place_cost_ns(&waits, MS) - 2 * MS;
+    assert_eq!(place_cost_ns(&waits_slow, MS), wait + 4 * MS);
+}
+
+#[test]
+fn beside_a_vcpu_without_pauses_waits_do_not_count() {
+    // Behind another task of the same length on a whole vCPU: twice the work. Half a vCPU takes as long, once it is there.
+    assert!(place_overflows(4 * MS, 2 * MS, SCALE / 2));
+    assert!(!place_overflows(4 * MS, 2 * MS, SCALE / 5));
+    assert!(!place_overflows(4 * MS, 2 * MS, 0), "nobody is idle");
+}
+
+#[test]
 fn what_is_foreseen_replaces_the_chances() {
     let weak = view(512, true, 0, 8);
     let there = place_view { foreseen: true, active_for_ns: 6 * MS, active_mean_ns: 8 * MS, ..weak };
@@ -520,7 +544,7 @@ fn equal_vcpus_always_share_waiting_work_and_weak_ones_leave_short_work() {
         waiting: 1,
         from_share: 1024,
         to_share: 1000,
-        source_burst_ns: 0,
+        source_busy_ns: 0,
         drain_ns: 0,
         source_inactive: false,
         far: false,
@@ -530,7 +554,7 @@ fn equal_vcpus_always_share_waiting_work_and_weak_ones_leave_short_work() {
     assert!(!pull_helps(&pull));
     pull.source_inactive = true;
     assert!(pull_helps(&pull));
-    pull = pull_view { source_inactive: false, source_burst_ns: 40 * MS, ..pull };
+    pull = pull_view { source_inactive: false, source_busy_ns: 40 * MS, ..pull };
     assert!(pull_helps(&pull));
 }
 
@@ -567,7 +591,7 @@ fn work_crosses_caches_only_where_that_saves_more_than_it_costs() {
             waiting: 1,
             from_share: share,
             to_share: share,
-            source_burst_ns: 0,
+            source_busy_ns: 0,
             drain_ns,
             source_inactive,
             far,
@@ -629,7 +653,7 @@ proptest! {
 
     #[test]
     fn no_waiting_task_no_pull(from in 0u32..=1024, to in 0u32..=1024, burst in any::<u64>(), inactive in any::<bool>()) {
-        let pull = pull_view { waiting: 0, from_share: from, to_share: to, source_burst_ns: burst, drain_ns: u64::MAX, source_inactive: inactive, far: inactive };
+        let pull = pull_view { waiting: 0, from_share: from, to_share: to, source_busy_ns: burst, drain_ns: u64::MAX, source_inactive: inactive, far: inactive };
         prop_assert!(!pull_helps(&pull));
     }
 

@@ -1,16 +1,61 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /* The guest scheduler, compiled for the simulator; and what its daemon does when it loads it. */
 #include "shim.h"
+
+struct task_struct;
+struct task_state;
+struct cpu_state;
+static s32 anybody_idle(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now);
+#define target_of_variant anybody_idle
+
 #include "../../../bpf/guest/main.bpf.c"
 #include "exports.h"
 
-void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next)
+/* How a running task leaves a vCPU that the host is about to take. */
+enum harvest_mode {
+	HARVEST_OFF = 0,
+	HARVEST_AWARE = 1,	/* `--ivh` */
+	HARVEST_UNAWARE = 2,	/* below */
+};
+
+static u32 harvest_mode;
+
+/*
+ * The paper's variant without knowledge of the host (vSched, section 5.4): after
+ * 2 ms of running a task goes to any vCPU that seems idle.
+ */
+static s32 anybody_idle(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	u32 i;
+
+	if (harvest_mode != HARVEST_UNAWARE || !c->model.inactive_events || c->tasks[1] > 1 || k_is_pinned(p) ||
+	    now - c->curr_since_ns < TANDEM_HARVEST_BURST_NS)
+		return -1;
+	bpf_for(i, 1, nr_cpu_ids) {
+		u32 other = (u32)cpu + i;
+		struct cpu_state *target;
+
+		if (other >= nr_cpu_ids)
+			other -= nr_cpu_ids;
+		target = cpu_state(other);
+		if (target && target->online && !target->bans && target->curr_class != CLASS_NORMAL && !target->tasks[1] &&
+		    k_allowed(p, other))
+			return other;
+	}
+	return -1;
+}
+
+void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next, u32 speed)
 {
 	struct cpu_domain *d = bpf_map_lookup_elem(&domains, &cpu);
 	struct cpu_state *c = bpf_map_lookup_elem(&cpus, &cpu);
 
-	if (c)
+	if (c) {
 		c->online = true;
+		c->speed = speed;
+	}
+	if (speed < TANDEM_SCALE)
+		slow_cores = 1;
 	if (!d)
 		return;
 	d->llc = llc;
@@ -34,7 +79,8 @@ void sim_set_up(u32 cpu_ids, bool page, u64 request_ns, bool timers, u64 watchdo
 void sim_set_techniques(u32 harvest, bool bvs, bool rwc, bool dedicate, u32 left_out)
 {
 	*(volatile u32 *)&parts_left_out = left_out;
-	*(volatile u32 *)&harvest_mode = harvest;
+	harvest_mode = harvest;
+	*(volatile bool *)&harvest_enabled = harvest == HARVEST_AWARE;
 	*(volatile bool *)&bvs_enabled = bvs;
 	*(volatile bool *)&rwc_enabled = rwc;
 	*(volatile bool *)&dedicate_enabled = dedicate;

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tandem_guest::observe::{Observation, Probed};
 use tandem_guest::park::{self, ParkOrder};
-use tandem_guest::{parse_cpu_list, trace, Fault, GuestOptions, Harvest, Part};
+use tandem_guest::{parse_cpu_list, trace, Fault, GuestOptions, Part};
 
 /// Load the vCPU-aware scheduler and run until interrupted.
 ///
@@ -57,16 +57,16 @@ pub struct GuestCmd {
     #[arg(short, long, value_name = "US", default_value_t = 3000, value_parser = clap::value_parser!(u64).range(500..=100_000))]
     slice_us: u64,
 
-    /// How a running task leaves a vCPU that the host is about to take (experimental)
-    #[arg(long, value_enum, default_value_t = IvhArg::Off)]
-    ivh: IvhArg,
+    /// A running task leaves a vCPU that the host is about to take, where that is foreseen (experimental)
+    #[arg(long)]
+    ivh: bool,
 
     /// Choose places on wake-up as the kernel does, not by what each vCPU gets
     #[arg(long)]
     no_bvs: bool,
 
-    /// Leave out a part of that choice (repeatable), to measure what it is worth
-    #[arg(long, value_enum, value_name = "PART", conflicts_with = "no_bvs")]
+    /// Leave out a part of a technique (repeatable), to measure what it is worth
+    #[arg(long, value_enum, value_name = "PART")]
     without: Vec<PartArg>,
 
     /// Leave stragglers and spare vCPUs of a stack without work (experimental)
@@ -117,10 +117,6 @@ pub struct GuestCmd {
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<std::net::SocketAddr>,
 
-    /// Load, compare what the scheduler believes of the last CPU at each moment with what that CPU did for SEC seconds, print the agreement (JSON) and unload
-    #[arg(long, value_name = "SEC", hide = true, value_parser = seconds)]
-    check_live: Option<Duration>,
-
     /// Misbehave on purpose towards tasks named "tandem-fault" (tests of the way out)
     #[arg(long, value_enum, hide = true, default_value_t = FaultArg::None)]
     inject: FaultArg,
@@ -160,17 +156,7 @@ enum BackendArg {
     Cpuset,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum IvhArg {
-    /// It does not
-    Off,
-    /// When the vCPU's rhythm foretells it, for a vCPU that is there
-    Aware,
-    /// After 2 ms, for any that seems idle: for comparison
-    Unaware,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum PartArg {
     /// What is true of all vCPUs, beside what was measured of one
     Pool,
@@ -178,14 +164,22 @@ enum PartArg {
     Waits,
     /// Which vCPUs are off their pCPU at this moment, and since when the others are there
     State,
+    /// With --ivh: going to a vCPU in order to learn its rhythm
+    Learning,
 }
 
 impl PartArg {
+    /// As on the command line.
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
     fn meant(self) -> Part {
         match self {
             PartArg::Pool => Part::Pool,
             PartArg::Waits => Part::Waits,
             PartArg::State => Part::State,
+            PartArg::Learning => Part::Learning,
         }
     }
 }
@@ -244,6 +238,14 @@ impl Action {
 }
 
 impl GuestCmd {
+    /// Is the technique used that this is a part of?
+    fn uses(&self, part: PartArg) -> bool {
+        match part {
+            PartArg::Learning => self.ivh,
+            PartArg::Pool | PartArg::Waits | PartArg::State => !self.no_bvs,
+        }
+    }
+
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         tandem_guest::catch_termination();
@@ -274,6 +276,10 @@ impl GuestCmd {
             println!("{}", serde_json::to_string(&tandem_guest::cost::read(over)?)?);
             return Ok(ExitCode::SUCCESS);
         }
+        if let Some(idle) = self.without.iter().find(|part| !self.uses(**part)) {
+            let missing = if *idle == PartArg::Learning { "without --ivh" } else { "with --no-bvs" };
+            anyhow::bail!("--without {}: {missing} it is left out anyway", idle.name());
+        }
         let options = GuestOptions {
             stats_interval: self.stats,
             exit_dump_len: self.exit_dump_len,
@@ -283,11 +289,7 @@ impl GuestCmd {
             probe_budget_pct: self.probe_budget,
             slice_timers: !self.no_slice_timers,
             slice_us: self.slice_us,
-            harvest: match self.ivh {
-                IvhArg::Off => Harvest::Off,
-                IvhArg::Aware => Harvest::Aware,
-                IvhArg::Unaware => Harvest::Unaware,
-            },
+            harvest: self.ivh,
             place_by_cost: !self.no_bvs,
             without: self.without.iter().map(|part| part.meant()).collect(),
             ban: self.rwc,
@@ -298,7 +300,6 @@ impl GuestCmd {
             gate: self.gate,
             metrics: self.metrics,
             debug: self.verbose > 1,
-            live_check: self.check_live,
             fault: match self.inject {
                 FaultArg::None => Fault::None,
                 FaultArg::Stall => Fault::Stall,
@@ -319,5 +320,5 @@ fn observe(length: Duration) -> anyhow::Result<Observation> {
         .map(|v| Probed { cpu: v.cpu, share: v.share, absence_ms: v.absence_ms })
         .collect();
     let stacks: Vec<_> = report.topology.iter().flat_map(|topology| topology.stacked().cloned()).collect();
-    Ok(tandem_guest::observe::observe(&vcpus, &stacks))
+    Ok(tandem_guest::observe::observe(&vcpus, &stacks, report.neighbours))
 }

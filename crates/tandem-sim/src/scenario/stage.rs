@@ -51,7 +51,13 @@ impl Scenario {
             // Cores that its kernel knows of are the business of that kernel's idle selection.
             None => (believed(Hardware::cache_of), (0..pins.len()).collect(), (0..pins.len()).collect()),
         };
-        Settings { caches, cores, threads, steal_page: true, ..Settings::of(layout) }
+        let mut settings = Settings { caches, cores, threads, steal_page: true, ..Settings::of(layout) };
+        if let Some(pinned) = &pinned {
+            let speeds = pinned.iter().map(|pcpu| self.hardware.speed(*pcpu));
+            let fastest = speeds.clone().fold(0.0, f64::max);
+            settings.speeds = speeds.map(|speed| speed / fastest).collect();
+        }
+        settings
     }
 
     fn stage_phases(&self, machine: &mut Machine, vcpus: &[usize], competitors: &[Vec<usize>]) {

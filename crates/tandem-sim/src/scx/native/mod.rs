@@ -25,6 +25,9 @@ static GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest.so"));
 /// Maps that its daemon sizes to the number of CPUs.
 const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers", "harvest_timers"];
 
+/// A whole one, as the policy counts parts (`TANDEM_SCALE` in `policy/base.h`).
+const SCALE: f64 = 1024.0;
+
 /// How a policy is set up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -38,6 +41,8 @@ pub struct Settings {
     pub cores: Vec<usize>,
     /// Hardware thread of each CPU, likewise.
     pub threads: Vec<usize>,
+    /// Speed of each CPU's core, likewise: part of the fastest one's.
+    pub speeds: Vec<f64>,
     /// The paravirtual page shows steal (guests).
     pub steal_page: bool,
     /// What a task asks for at a time, ns.
@@ -59,6 +64,7 @@ impl Settings {
             layout,
             caches: vec![0; each.len()],
             cores: each.clone(),
+            speeds: vec![1.0; each.len()],
             threads: each,
             steal_page: false,
             request_ns: 3_000_000,
@@ -90,7 +96,7 @@ impl Default for Techniques {
     }
 }
 
-/// How a running task leaves a vCPU (`enum harvest_mode` in `bpf/guest/intf.h`).
+/// How a running task leaves a vCPU (`enum harvest_mode` in `native/guest.c`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ivh {
@@ -103,7 +109,7 @@ pub enum Ivh {
     Unaware = 2,
 }
 
-/// A part of placement that can be left out, to measure what it is worth (`enum part` in `bpf/guest/intf.h`).
+/// A part of a technique that can be left out, to measure what it is worth (`enum part` in `bpf/guest/intf.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
@@ -113,6 +119,8 @@ pub enum Part {
     Waits = 2,
     /// Which vCPUs are off their pCPU at this moment, and since when the others are there.
     State = 4,
+    /// Going to a vCPU in order to learn its rhythm.
+    Learning = 8,
 }
 
 /// What the policy does wrong on purpose, to tasks named `tandem-fault`.
@@ -331,7 +339,7 @@ impl Policy {
                     &self.image,
                     "sim_set_up",
                 )?,
-                function::<extern "C" fn(u32, u32, i32, i32)>(&self.image, "sim_set_up_cpu")?,
+                function::<extern "C" fn(u32, u32, i32, i32, u32)>(&self.image, "sim_set_up_cpu")?,
             )
         };
         let cpus = settings.cpus;
@@ -350,7 +358,8 @@ impl Policy {
             let cache = caches.iter().position(|other| *other == settings.caches[cpu]).unwrap_or(0);
             let (core, stack) = (next(&settings.cores, cpu), next(&settings.threads, cpu));
             uneven |= stack != cpu || core != cpu;
-            self.with(0, |_| set_up_cpu(cpu as u32, cache as u32, core as i32, stack as i32));
+            let speed = (settings.speeds[cpu] * SCALE).round() as u32;
+            self.with(0, |_| set_up_cpu(cpu as u32, cache as u32, core as i32, stack as i32, speed));
         }
         let caches = caches.len();
         let (page, request_ns, timers) = (settings.steal_page, settings.request_ns, settings.slice_timers);

@@ -1,22 +1,33 @@
-//! Is what the scheduler believes of a vCPU at a moment true? A thread keeps the vCPU busy and notes when it could
-//! not run; another asks the scheduler's own code again and again, from another vCPU.
+//! `live`: is what the guest scheduler believes of a vCPU at a moment true? A thread keeps the vCPU busy and notes when
+//! it could not run; another asks the scheduler's own code again and again, from another vCPU.
 
-use crate::bpf::{intf, BpfSkel};
-use crate::{sys, GuestError};
-use libbpf_rs::ProgramInput;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{bail, Context, Result};
+use clap::Parser;
+use serde_json::Value;
+
+use crate::{arguments, bpf, sys};
+
+/// Arguments of `live`.
+#[derive(Parser)]
+pub struct Args {
+    /// Duration in seconds
+    #[arg(long, default_value = "4", value_parser = arguments::seconds)]
+    secs: f64,
+}
+
 /// A gap in the time line of the busy thread that is longer than this is an absence of the vCPU, ns
-/// (`TANDEM_INACTIVE_MIN_NS` in `policy/vcap.h`).
-const ABSENT_NS: u64 = intf::TANDEM_INACTIVE_MIN_NS as u64;
+/// (`TANDEM_PHASE_MIN_NS` in `policy/phase.h`).
+const ABSENT_NS: u64 = 500_000;
 /// Pause between two questions.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// What came out, as one line of JSON.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub(crate) struct LiveReport {
+struct LiveReport {
     /// Questions asked.
     samples: usize,
     /// Part of them whose answer was true, 0 to 1.
@@ -30,45 +41,33 @@ pub(crate) struct LiveReport {
     absence_ms: [f64; 2],
 }
 
-impl std::fmt::Display for LiveReport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&serde_json::to_string(self).map_err(|_| std::fmt::Error)?)
-    }
-}
-
-/// Watches the last of the online CPUs from the first.
-pub(crate) fn check(
-    skel: &BpfSkel<'_>,
-    online: &[usize],
-    length: Duration,
-) -> Result<LiveReport, GuestError> {
-    let (Some(&watcher), Some(&watched)) = (online.first(), online.last().filter(|_| online.len() > 1))
-    else {
-        return Err(GuestError::LiveCheck("it takes two CPUs"));
+/// Watches the last CPU that may be used from the first.
+pub fn run(args: &Args) -> Result<Value> {
+    let cpus = sys::allowed_cpus()?;
+    let (Some(&watcher), Some(&watched)) = (cpus.first(), cpus.last().filter(|_| cpus.len() > 1)) else {
+        bail!("it takes two CPUs");
     };
+    let program = bpf::program("guest_live").context("is a guest scheduler running?")?;
     let stop = Arc::new(AtomicBool::new(false));
     let busy = {
         let stop = Arc::clone(&stop);
-        std::thread::Builder::new()
-            .name("live".into())
-            .spawn(move || gaps(watched, &stop))
-            .map_err(GuestError::Thread)?
+        std::thread::spawn(move || gaps(watched, &stop))
     };
-    let answers = tandem_probe::sys::pin_to(watcher)
-        .map_err(|_| GuestError::LiveCheck("the first CPU cannot be used"))
-        .and_then(|()| ask(skel, watched, length));
+    let answers = sys::pin_to_cpu(watcher)
+        .with_context(|| format!("cannot use CPU {watcher}"))
+        .and_then(|()| ask(&program, watched as u32, Duration::from_secs_f64(args.secs)));
     stop.store(true, Ordering::Relaxed);
-    let gaps = busy.join().map_err(|_| GuestError::LiveCheck("the busy thread failed"))?;
-    Ok(compare(&answers?, &gaps.ok_or(GuestError::LiveCheck("the last CPU cannot be used"))?))
+    let gaps = busy.join().ok().flatten().with_context(|| format!("cannot use CPU {watched}"))?;
+    Ok(serde_json::to_value(compare(&answers?, &gaps))?)
 }
 
 /// When the vCPU could not run, ascending. None: this thread may not run there.
 fn gaps(cpu: usize, stop: &AtomicBool) -> Option<Vec<(u64, u64)>> {
-    tandem_probe::sys::pin_to(cpu).ok()?;
+    sys::pin_to_cpu(cpu).ok()?;
     let mut gaps = Vec::new();
-    let mut last = sys::monotonic_ns();
+    let mut last = sys::now_ns();
     while !stop.load(Ordering::Relaxed) {
-        let now = sys::monotonic_ns();
+        let now = sys::now_ns();
         if now - last > ABSENT_NS {
             gaps.push((last, now));
         }
@@ -86,28 +85,25 @@ struct Answer {
     steal_ns: u64,
 }
 
-fn ask(skel: &BpfSkel<'_>, cpu: usize, length: Duration) -> Result<Vec<Answer>, GuestError> {
-    let size = std::mem::size_of::<intf::live_query>();
-    let (cpu_at, off_at) =
-        (std::mem::offset_of!(intf::live_query, cpu), std::mem::offset_of!(intf::live_query, off));
-    let steal_at = std::mem::offset_of!(intf::live_query, steal_ns);
+/// Asks with a `struct live_query` (`bpf/guest/intf.h`): the CPU, is it off its pCPU (4 bytes each), its steal (8).
+fn ask(program: &bpf::Program, cpu: u32, length: Duration) -> Result<Vec<Answer>> {
     // The busy thread gets going first.
     std::thread::sleep(Duration::from_millis(100));
-    let end = sys::monotonic_ns().saturating_add(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
+    let end_ns = sys::now_ns() + length.as_nanos() as u64;
     let mut answers = Vec::new();
-    while sys::monotonic_ns() < end && !sys::termination_requested() {
-        let mut query = vec![0u8; size];
-        query[cpu_at..cpu_at + 4].copy_from_slice(&(cpu as u32).to_ne_bytes());
-        let before = sys::monotonic_ns();
-        let input = ProgramInput { context_in: Some(&mut query), ..ProgramInput::default() };
-        skel.progs.guest_live.test_run(input).map_err(GuestError::Map)?;
-        let after = sys::monotonic_ns();
+    while sys::now_ns() < end_ns {
+        let mut query = [0; 16];
+        query[..4].copy_from_slice(&cpu.to_ne_bytes());
+        let before = sys::now_ns();
+        program.run(&mut query)?;
+        let after = sys::now_ns();
         // Whoever was interrupted meanwhile does not know when it was answered.
         if after - before < ABSENT_NS {
-            let mut steal = [0; 8];
-            steal.copy_from_slice(&query[steal_at..steal_at + 8]);
             let at_ns = before + (after - before) / 2;
-            answers.push(Answer { at_ns, off: query[off_at] != 0, steal_ns: u64::from_ne_bytes(steal) });
+            let mut steal = [0; 8];
+            steal.copy_from_slice(&query[8..]);
+            let off = query[4..8] != [0; 4];
+            answers.push(Answer { at_ns, off, steal_ns: u64::from_ne_bytes(steal) });
         }
         std::thread::sleep(PAUSE);
     }

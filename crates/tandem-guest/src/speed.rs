@@ -1,0 +1,195 @@
+//! How fast the cores are under the vCPUs (vSched, section 3.1, vcap): from how long a block of work takes that nothing
+//! interrupted, in the probes of idle vCPUs.
+//!
+//! Clocks and hardware threads that are busy make single probes differ. Of each vCPU the median of some counts, and only
+//! cores that are clearly of different kinds are told apart.
+
+use crate::bpf::{intf, BpfSkel};
+use crate::GuestError;
+use libbpf_rs::ProgramInput;
+use std::time::{Duration, Instant};
+
+/// Probes of a vCPU that count.
+const PROBES: usize = 5;
+/// The slowest core must be slower than the fastest by this to be told apart, and by this to remain so.
+const UNLIKE: f64 = 1.25;
+const STILL_UNLIKE: f64 = 1.15;
+/// A speed that was told must move by this to be told anew.
+const MOVED: f64 = 0.08;
+/// What was not probed for so long is not known: the VM may be on another host, the vCPU offline. Idle vCPUs are probed
+/// every 20 s at least.
+const AGE: Duration = Duration::from_secs(60);
+
+/// What the probes have found.
+#[derive(Debug, Default)]
+pub(crate) struct Speeds {
+    /// Of each vCPU the last lengths of a block, ns; the oldest first.
+    blocks_ns: Vec<Vec<f64>>,
+    /// When each was probed last.
+    probed_at: Vec<Option<Instant>>,
+    /// What the scheduler was told, part of the fastest.
+    told: Vec<f64>,
+    unlike: bool,
+}
+
+impl Speeds {
+    /// For so many possible CPUs.
+    pub(crate) fn new(nr_cpus: usize) -> Self {
+        Self {
+            blocks_ns: vec![Vec::new(); nr_cpus],
+            probed_at: vec![None; nr_cpus],
+            told: vec![1.0; nr_cpus],
+            unlike: false,
+        }
+    }
+
+    /// A probe of this vCPU has found this length of a block, ns. Returns what the scheduler is to be told: vCPUs and
+    /// their speeds, part of the fastest.
+    pub(crate) fn probed(&mut self, cpu: usize, block_ns: f64, at: Instant) -> Vec<(usize, f64)> {
+        let Some(blocks) = self.blocks_ns.get_mut(cpu).filter(|_| block_ns.is_finite() && block_ns > 0.0)
+        else {
+            return Vec::new();
+        };
+        if blocks.len() == PROBES {
+            blocks.remove(0);
+        }
+        blocks.push(block_ns);
+        self.probed_at[cpu] = Some(at);
+        let now = self.at(at);
+        let moved = |(cpu, (now, told)): (usize, (&f64, &f64))| {
+            let moved = (now - told).abs() > MOVED || (*now == 1.0 && *told != 1.0);
+            moved.then_some((cpu, *now))
+        };
+        let news: Vec<(usize, f64)> = now.iter().zip(&self.told).enumerate().filter_map(moved).collect();
+        for &(cpu, speed) in &news {
+            self.told[cpu] = speed;
+        }
+        news
+    }
+
+    /// Is some core clearly slower than another?
+    pub(crate) fn unlike(&self) -> bool {
+        self.unlike
+    }
+
+    /// As far as is known then; those that are not known are as fast as the fastest.
+    fn at(&mut self, at: Instant) -> Vec<f64> {
+        for (blocks, probed_at) in self.blocks_ns.iter_mut().zip(&self.probed_at) {
+            if probed_at.is_some_and(|probed_at| at.saturating_duration_since(probed_at) > AGE) {
+                blocks.clear();
+            }
+        }
+        let medians: Vec<Option<f64>> = self.blocks_ns.iter().map(|blocks| median(blocks)).collect();
+        let known = || medians.iter().flatten().copied();
+        let fastest = known().fold(f64::INFINITY, f64::min);
+        let apart = known().fold(0.0, f64::max) / fastest;
+        self.unlike = apart > if self.unlike { STILL_UNLIKE } else { UNLIKE };
+        let speed = |block: &Option<f64>| block.filter(|_| self.unlike).map_or(1.0, |block| fastest / block);
+        medians.iter().map(speed).collect()
+    }
+}
+
+/// None: too few.
+fn median(blocks: &[f64]) -> Option<f64> {
+    let mut sorted = blocks.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    (sorted.len() == PROBES).then(|| sorted[PROBES / 2])
+}
+
+/// Tells the scheduler.
+pub(crate) fn install(skel: &BpfSkel<'_>, speeds: &[(usize, f64)], unlike: bool) -> Result<(), GuestError> {
+    for &(cpu, speed) in speeds {
+        let mut order = vec![0u8; std::mem::size_of::<intf::speed_order>()];
+        let mut set = |at: usize, value: u32| order[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        set(std::mem::offset_of!(intf::speed_order, cpu), u32::try_from(cpu).unwrap_or(u32::MAX));
+        let scaled = (speed.clamp(0.0, 1.0) * f64::from(intf::TANDEM_SCALE)).round() as u32;
+        set(std::mem::offset_of!(intf::speed_order, speed), scaled.max(1));
+        set(std::mem::offset_of!(intf::speed_order, unlike), u32::from(unlike));
+        let input = ProgramInput { context_in: Some(&mut order), ..ProgramInput::default() };
+        skel.progs.guest_speed.test_run(input).map_err(GuestError::Map)?;
+        log::info!("vCPU {cpu}: its core has {:.0} % of the fastest one's speed", speed * 100.0);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn after(probes: &[(usize, f64)]) -> Vec<f64> {
+        let mut speeds = Speeds::new(3);
+        for &(cpu, block) in probes {
+            speeds.probed(cpu, block, Instant::now());
+        }
+        speeds.told
+    }
+
+    fn times(n: usize, probes: &[(usize, f64)]) -> Vec<(usize, f64)> {
+        probes.iter().copied().cycle().take(n * probes.len()).collect()
+    }
+
+    #[test]
+    fn slow_cores_are_told_apart_after_some_probes() {
+        assert_eq!(after(&times(4, &[(0, 10_000.0), (1, 20_000.0)])), [1.0, 1.0, 1.0], "too few");
+        assert_eq!(after(&times(5, &[(0, 10_000.0), (1, 20_000.0)])), [1.0, 0.5, 1.0]);
+    }
+
+    #[test]
+    fn what_differs_little_or_once_is_noise() {
+        assert_eq!(after(&times(5, &[(0, 10_000.0), (1, 11_500.0), (2, 9_900.0)])), [1.0, 1.0, 1.0]);
+        let mut once = times(5, &[(0, 10_000.0), (1, 10_000.0)]);
+        once.extend([(1, 90_000.0), (1, 90_000.0)]);
+        assert_eq!(after(&once), [1.0, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn it_is_told_once_and_taken_back() {
+        let mut speeds = Speeds::new(2);
+        let mut news = Vec::new();
+        for (cpu, block) in times(8, &[(0, 10_000.0), (1, 20_000.0)]) {
+            news.extend(speeds.probed(cpu, block, Instant::now()));
+        }
+        assert_eq!(news, [(1, 0.5)]);
+        news.clear();
+        for _ in 0..PROBES {
+            news.extend(speeds.probed(1, 10_100.0, Instant::now()));
+        }
+        assert_eq!(news, [(1, 1.0)], "moved to a fast core");
+    }
+
+    #[test]
+    fn what_lies_near_the_bound_is_told_once() {
+        let mut speeds = Speeds::new(2);
+        let mut told = 0;
+        for round in 0..40 {
+            let slow = if round % 2 == 0 { 12_800.0 } else { 12_200.0 };
+            told += speeds.probed(0, 10_000.0, Instant::now()).len();
+            told += speeds.probed(1, slow, Instant::now()).len();
+        }
+        assert_eq!(told, 1, "{:?}", speeds.told);
+    }
+
+    #[test]
+    fn what_was_not_probed_for_long_is_not_known() {
+        let (mut speeds, start) = (Speeds::new(2), Instant::now());
+        for (cpu, block) in times(5, &[(0, 10_000.0), (1, 20_000.0)]) {
+            speeds.probed(cpu, block, start);
+        }
+        assert!(speeds.unlike());
+        // The VM has moved to a host that is half as fast; the first vCPU has been busy since.
+        for _ in 0..PROBES {
+            speeds.probed(1, 20_000.0, start + AGE + Duration::from_secs(1));
+        }
+        assert_eq!((speeds.told.as_slice(), speeds.unlike()), (&[1.0, 1.0][..], false));
+    }
+
+    proptest! {
+        #[test]
+        fn speeds_are_parts_and_one_is_the_fastest(probes in prop::collection::vec((0..4usize, prop::num::f64::ANY), 0..60)) {
+            let told = after(&probes);
+            prop_assert!(told.iter().all(|speed| (0.0..=1.0).contains(speed)), "{told:?}");
+            prop_assert!(told.contains(&1.0));
+        }
+    }
+}
