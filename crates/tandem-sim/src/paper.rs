@@ -16,17 +16,23 @@ pub struct Experiment {
     pub finding: &'static str,
     /// Competition keeps to no rhythm, which the paper's does: [`Scenario::irregular`].
     pub irregular: bool,
+    /// So many threads instead of the scenario's: [`Scenario::with_threads`].
+    pub threads: Option<u32>,
 }
 
 macro_rules! experiment {
-    ($id:literal, $source:literal, $finding:literal) => {
+    ($id:literal, $source:expr, $finding:literal) => {
         Experiment {
             id: $id,
             source: $source,
             scenario: include_str!(concat!("../scenarios/", $id, ".toml")),
             finding: $finding,
             irregular: false,
+            threads: None,
         }
+    };
+    ($threads:literal threads of $id:literal as $name:literal, $source:expr, $finding:literal) => {
+        Experiment { id: $name, threads: Some($threads), ..experiment!($id, $source, $finding) }
     };
     (irregular $id:literal, $source:literal) => {
         Experiment {
@@ -35,9 +41,13 @@ macro_rules! experiment {
             scenario: include_str!(concat!("../scenarios/", $id, ".toml")),
             finding: "not in the paper, where competition is periodic",
             irregular: true,
+            threads: None,
         }
     };
 }
+
+/// No paper measures beside guests that a fair host serves.
+const NEIGHBOURS: &str = "ours: real neighbours";
 
 /// All that there are.
 pub const EXPERIMENTS: &[Experiment] = &[
@@ -79,6 +89,10 @@ pub const EXPERIMENTS: &[Experiment] = &[
         "the same average; masstree's 21.3 and 12.0 ms, of which 20.7 and 11.5 of waiting"
     ),
     experiment!("fig15", "vSched, Fig. 15 and Table 4", "up to 82 % more with ivh"),
+    experiment!(1 threads of "fig15" as "table4-1", "vSched, Table 4, 1 thread", "canneal 72 % more with ivh"),
+    experiment!(4 threads of "fig15" as "table4-4", "vSched, Table 4, 4 threads", "canneal 32 % more"),
+    experiment!(8 threads of "fig15" as "table4-8", "vSched, Table 4, 8 threads", "canneal 31 % more"),
+    experiment!(16 threads of "fig15" as "table4-16", "vSched, Table 4, 16 threads", "canneal 44 % more"),
     experiment!(
         "fig16",
         "vSched, Fig. 16",
@@ -92,6 +106,12 @@ pub const EXPERIMENTS: &[Experiment] = &[
         "against CFS: latency 1.6 times lower, throughput 69 % higher; 5.5 and 50.5 % more cycles"
     ),
     experiment!("hpvm", "vSched, Fig. 19", "against CFS: latency 2.3 times lower, throughput 18 % higher"),
+    experiment!("neighbours-8", NEIGHBOURS, "a fair host serves both guests"),
+    experiment!("neighbours-8-free", NEIGHBOURS, "a fair host serves both guests and places their vCPUs"),
+    experiment!("neighbours-8-cfs", NEIGHBOURS, "the same with CFS, where who has slept preempts"),
+    experiment!("neighbours-8-bursty", NEIGHBOURS, "the neighbour takes a pCPU for 6 ms now and then"),
+    experiment!("neighbours-16", NEIGHBOURS, "twice as many"),
+    experiment!("neighbours-16-cfs", NEIGHBOURS, "twice as many, CFS"),
     experiment!(irregular "fig11a", "vSched, Fig. 11a"),
     experiment!(irregular "fig14", "vSched, Fig. 14"),
     experiment!(irregular "fig14-filler", "vSched, Fig. 14"),
@@ -107,7 +127,11 @@ impl Experiment {
     /// None but a mistake in this crate.
     pub fn read(&self) -> Result<Scenario, SimError> {
         let scenario = Scenario::parse(self.scenario, self.id)?;
-        Ok(if self.irregular { scenario.irregular() } else { scenario })
+        let scenario = if self.irregular { scenario.irregular() } else { scenario };
+        Ok(match self.threads {
+            Some(threads) => scenario.with_threads(self.id, threads),
+            None => scenario,
+        })
     }
 }
 

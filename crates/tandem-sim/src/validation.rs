@@ -61,7 +61,7 @@ impl Case {
         format!("{}: {}", self.name, if self.by_wakeups { "wake-up p95" } else { "loops" })
     }
 
-    /// The scenario. `absence_us`: length of absences, 8000 as in the lab.
+    /// The scenario. The lab's kernel, Debian's, is built without `CONFIG_PARAVIRT_TIME_ACCOUNTING`. `absence_us`: length of absences, 8000 as in the lab.
     ///
     /// # Errors
     /// None but a mistake in this crate.
@@ -83,7 +83,7 @@ impl Case {
             "name = \"{name}\"\nduration_s = 9.0\n\n[hardware]\ncores = 2\n\n{costs}\n\
              [[vm]]\nname = \"a\"\nvcpus = 2\npins = [[0], [1]]\n\n{contention}\n\
              [[workload]]\nname = \"w\"\nin = \"a\"\n{limit}work_scale = {work_scale:.4}\ntext = '''{text}'''\n\n{filler}\
-             [[arm]]\nname = \"eevdf\"\nguest = {{ scheduler = \"eevdf\" }}\n\n\
+             [[arm]]\nname = \"eevdf\"\nguest = {{ scheduler = \"eevdf\", sees_steal = false }}\n\n\
              [[arm]]\nname = \"tandem\"\nguest = {{ scheduler = \"tandem\", slice_timers = false }}\n\n\
              [[metric]]\nname = \"m\"\nworkload = \"w\"\nwhat = \"{what}\"\n{percentile}",
             name = self.name,

@@ -29,8 +29,12 @@ impl Machine {
         !page.preempted || (halted && !w.halted_looks_preempted)
     }
 
-    /// What is left of a CPU's capacity after steal, 0 to 1024.
+    /// What is left of a CPU's capacity after steal, 0 to 1024. Only kernels with `CONFIG_PARAVIRT_TIME_ACCOUNTING` know
+    /// of steal (`update_rq_clock_task()`).
     fn capacity(&self, world: usize, cpu: usize) -> u64 {
+        if !self.worlds[world].sees_steal {
+            return 1024;
+        }
         let stolen = self.worlds[world].cpus[cpu].stolen.value();
         ((1.0 - stolen) * 1024.0).max(1.0) as u64
     }

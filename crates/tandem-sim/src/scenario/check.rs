@@ -61,6 +61,10 @@ impl Scenario {
                 )));
             }
         }
+        let guests = self.vms.iter().map(|vm| &vm.kernel).chain(self.arms.iter().flat_map(|arm| &arm.guest));
+        if guests.into_iter().any(|kernel| kernel.hrtick) {
+            return Err(bad("hrtick is the host's: a guest's slices end at ticks here"));
+        }
         if let Some(arm) = self.arms.iter().find(|arm| is_bad(arm.each_vcpu_max_us, 100)) {
             return Err(bad(format!(
                 "arm {:?}: each_vcpu_max_us: quota from 100, period from 1000 to 1000000",

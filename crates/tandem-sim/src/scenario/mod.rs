@@ -183,7 +183,8 @@ pub struct Kernel {
     pub hrtick: bool,
     /// `full` or `lazy`.
     pub preemption: String,
-    /// Run time is charged without steal (guests).
+    /// Run time is charged without steal, and a CPU's capacity follows it (guests): built with
+    /// `CONFIG_PARAVIRT_TIME_ACCOUNTING`, as Fedora's and Ubuntu's kernels are, and Debian's are not.
     pub sees_steal: bool,
     /// Halted vCPUs look preempted to wake-up placement (guests).
     pub halted_looks_preempted: bool,
@@ -195,7 +196,8 @@ pub struct Kernel {
     pub probes: bool,
     /// `tandem`: turns end when they are due; without, at ticks (`--no-slice-timers`).
     pub slice_timers: bool,
-    /// `tandem`: how running tasks leave vCPUs that are about to be taken: `off`, `aware` or `unaware` (`--ivh`).
+    /// `tandem`: how running tasks leave vCPUs that are about to be taken: `off`, `aware` (`--ivh`) or
+    /// `unaware` (the paper's variant, which only the simulator has).
     pub ivh: Ivh,
     /// `tandem`: places on wake-up are chosen by what each vCPU gets (without: `--no-bvs`).
     pub bvs: bool,
@@ -203,7 +205,7 @@ pub struct Kernel {
     pub rwc: bool,
     /// `tandem`: every thread has a vCPU of its own, while they last (`--dedicate`).
     pub dedicate: bool,
-    /// `tandem`: parts of placement that are left out: `pool`, `waits`, `state` (`--without`).
+    /// `tandem`: parts of techniques that are left out: `pool`, `waits`, `state`, `learning` (`--without`).
     pub without: Vec<Part>,
 }
 
@@ -493,6 +495,18 @@ impl Scenario {
         self
     }
 
+    /// The same with so many threads of the family's program.
+    pub fn with_threads(mut self, name: &str, threads: u32) -> Self {
+        let of_family = self.family.as_ref().map_or("*", |family| &family.workload).to_owned();
+        for placed in self.workloads.iter_mut().filter(|placed| of_family == "*" || placed.name == of_family)
+        {
+            placed.threads = threads;
+        }
+        self.name = name.to_owned();
+        self.title = format!("{}; {threads} threads instead", self.title);
+        self
+    }
+
     /// The scenario as one of its arms has it.
     pub fn with(&self, arm: &Arm) -> Self {
         let mut scenario = self.clone();
@@ -569,6 +583,7 @@ text = '''{"tasks": {"server": {"instance": 2, "loop": -1, "x_serve": "web"}},
             ("in = \"a\"", "in = \"b\"", "no vm"),
             ("on_us", "on_ms", "line 13"),
             ("duration_s = 2.0", "duration_s = 0.2", "warmup_s"),
+            ("vcpus = 2", "vcpus = 2\nkernel = { hrtick = true }", "hrtick"),
         ] {
             let text = GOOD.replacen(from, to, 1);
             assert_ne!(text, GOOD, "{from}");
