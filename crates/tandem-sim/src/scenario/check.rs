@@ -93,6 +93,11 @@ impl Scenario {
             {
                 return Err(bad("contention: on_us and off_us from 1 to 1e7"));
             }
+            let period_us = contention.on_us + contention.off_us;
+            let swap_us = contention.swap_ms * 1000.0;
+            if swap_us != 0.0 && !(period_us..=1e4 * period_us).contains(&swap_us) {
+                return Err(bad("contention: swap_ms from one period to 10000"));
+            }
         }
         for phase in &self.phases {
             let bad_max = |(_, period): &(u64, u64)| !(1000..=1_000_000).contains(period);

@@ -310,6 +310,9 @@ pub struct Contention {
     /// It begins at a moment of its own on each pCPU and with each seed, within a period.
     #[serde(default)]
     pub any_phase: bool,
+    /// Only one of the pCPUs is contended at a time; they change places at this interval, milliseconds. 0: all are.
+    #[serde(default)]
+    pub swap_ms: f64,
 }
 
 /// A workload in some kernel.
@@ -488,6 +491,7 @@ impl Scenario {
                 irregular: true,
                 phase_us: 0.0,
                 any_phase: true,
+                swap_ms: 0.0,
             });
         }
         self.name.push_str("-irregular");

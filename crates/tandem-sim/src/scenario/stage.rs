@@ -127,8 +127,8 @@ impl Scenario {
             &competitor_quotas,
         );
         for (number, contention) in self.contention.iter().enumerate() {
-            for &cpu in &contention.cpus {
-                contend(&mut machine, contention, cpu, seed ^ (number as u64) << 8);
+            for (turn, &cpu) in contention.cpus.iter().enumerate() {
+                contend(&mut machine, contention, (turn, cpu), seed ^ (number as u64) << 8);
             }
         }
         if self.metrics.iter().any(|metric| metric.what == What::Cores) {
@@ -216,16 +216,23 @@ fn add_probers(machine: &mut Machine, world: usize, seed: u64) {
     }
 }
 
-fn contend(machine: &mut Machine, contention: &Contention, cpu: usize, seed: u64) {
+/// A competitor. `turn`: which of the contended pCPUs this is, if they take turns.
+fn contend(machine: &mut Machine, contention: &Contention, (turn, cpu): (usize, usize), seed: u64) {
     let spread =
         |mean| if contention.irregular { Spread::Exponential { mean } } else { Spread::constant(mean) };
-    let program = Program {
-        steps: vec![Step::Run(spread(contention.on_us)), Step::Sleep(spread(contention.off_us))],
-        ..Program::hog(1.0)
-    };
+    let period_us = contention.on_us + contention.off_us;
+    let once = || [Step::Run(spread(contention.on_us)), Step::Sleep(spread(contention.off_us))];
+    let times = (contention.swap_ms * 1000.0 / period_us).round().max(1.0);
+    let mut steps: Vec<Step> = (0..times as usize).flat_map(|_| once()).collect();
+    let rest_us = times * period_us * (contention.cpus.len() - 1) as f64;
+    if contention.swap_ms > 0.0 && rest_us > 0.0 {
+        steps.push(Step::Sleep(Spread::constant(rest_us)));
+    }
+    let program = Program { steps, ..Program::hog(1.0) };
     let mut phase = Stream::new(seed, "phase", cpu as u64);
-    let period = if contention.any_phase { contention.on_us + contention.off_us } else { 0.0 };
-    let start = ((contention.phase_us + period * phase.unit()) * 1000.0) as Ns;
+    let period = if contention.any_phase { period_us } else { 0.0 };
+    let turns_us = if contention.swap_ms > 0.0 { turn as f64 * times * period_us } else { 0.0 };
+    let start = ((contention.phase_us + turns_us + period * phase.unit()) * 1000.0) as Ns;
     let spec = TaskSpec {
         real_time: true,
         cpus: Some(vec![cpu]),
