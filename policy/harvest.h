@@ -50,7 +50,7 @@
  * as time; a move also costs work: timers, interrupts, a cold cache. Where hypervisors are emulated, and the two are about 3 ms, moves have lost below
  * absences of 8 ms and gained above; on hardware, where they are a tenth of that, nothing is ruled out by it.
  */
-#define TANDEM_HARVEST_PAYS 3U
+#define TANDEM_HARVEST_PAYS 2U
 
 /*
  * A vCPU that was taken before its task had left teaches to leave earlier: what

@@ -51,7 +51,7 @@ pub fn what_pays(neighbours: Neighbours) -> &'static str {
         Neighbours::Fair => "placement on wake-up pays; --ivh does not: the end of a slice is not foreseen",
         Neighbours::Quota => "placement gains little, for all are absent at once; a larger quota would help, or fewer threads",
         Neighbours::Regular => {
-            "placement on wake-up pays; for CPU-bound tasks --ivh where leaving takes less than a third of an absence"
+            "placement on wake-up pays; for CPU-bound tasks --ivh where leaving takes less than half of an absence"
         }
         Neighbours::Irregular => "placement on wake-up pays; --ivh cannot foresee anything",
     }

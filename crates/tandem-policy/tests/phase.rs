@@ -241,7 +241,7 @@ fn moves_that_cost_half_of_every_active_period_are_not_made() {
     };
     // Staying serves for one of two periods; moving for both, but for margin and cost. Those are not all: moves are work.
     assert!(harvest_gain_ns(&out_of_phase(10 * MS, 2 * MS, MS)) > 0);
-    assert_eq!(harvest_gain_ns(&out_of_phase(8 * MS, 2 * MS, MS)), 0);
+    assert_eq!(harvest_gain_ns(&out_of_phase(6 * MS - 1, 2 * MS, MS)), 0);
     // What waits at the target is no part of that.
     let queued = harvest_view { queue_ns: MS, ..out_of_phase(10 * MS, 2 * MS, MS) };
     assert!((1..harvest_gain_ns(&out_of_phase(10 * MS, 2 * MS, MS))).contains(&harvest_gain_ns(&queued)));
