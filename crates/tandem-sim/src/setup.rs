@@ -197,6 +197,7 @@ impl Machine {
             rounds: 0,
             segment: Segment::None,
             granted: false,
+            locks: None,
             request_at: None,
             to_begin: None,
             started: spec.start_ns,

@@ -84,6 +84,10 @@ impl Machine {
         if course.request_at.is_some() && course.segment == Segment::None && course.granted {
             course.granted = false;
         }
+        if let Some(lock) = course.locks.take() {
+            self.lock(task, lock);
+            return;
+        }
         if course.next == course.program.steps.len() {
             course.next = 0;
             course.rounds += 1;
@@ -131,12 +135,12 @@ impl Machine {
             Step::Signal(condition) => {
                 if !self.conditions[condition].waiters.is_empty() {
                     let (other, lock) = self.conditions[condition].waiters.remove(0);
-                    self.relock(other, lock, task);
+                    self.try_lock(other, lock, task);
                 }
             }
             Step::Broadcast(condition) => {
                 for (other, lock) in std::mem::take(&mut self.conditions[condition].waiters) {
-                    self.relock(other, lock, task);
+                    self.try_lock(other, lock, task);
                 }
             }
             Step::Yield => {
@@ -199,27 +203,30 @@ impl Machine {
         }
     }
 
+    /// The lock is free for whoever comes, as a mutex of the C library is: one that sleeps is woken and tries again when
+    /// it runs, and so do all that spin. A lock that is handed to a sleeper stays idle until that runs, and those who
+    /// share it go on in step with the slowest from then on.
     fn unlock(&mut self, task: usize, lock: usize) {
-        let l = &mut self.locks[lock];
-        if l.waiters.is_empty() {
-            l.owner = None;
-            return;
+        self.locks[lock].owner = None;
+        let waiters = std::mem::take(&mut self.locks[lock].waiters);
+        let mut woken = false;
+        for other in waiters {
+            let sleeps = self.tasks[other].state == State::Sleeping;
+            if sleeps && woken {
+                self.locks[lock].waiters.push(other);
+                continue;
+            }
+            woken |= sleeps;
+            self.try_lock(other, lock, task);
         }
-        // First come, first served: also if the first is not on a CPU at the moment.
-        let next = l.waiters.remove(0);
-        l.owner = Some(next);
-        self.release(next, task, false);
     }
 
-    /// Whoever was signalled goes on as soon as it has its lock.
-    fn relock(&mut self, task: usize, lock: usize, by: usize) {
-        let l = &mut self.locks[lock];
-        if l.owner.is_none() {
-            l.owner = Some(task);
-            self.release(task, by, false);
-        } else {
-            l.waiters.push(task);
+    /// Wakes a task that needs the lock before it goes on, or lets it notice that it can try.
+    fn try_lock(&mut self, task: usize, lock: usize, by: usize) {
+        if let Some(course) = self.course(task) {
+            course.locks = Some(lock);
         }
+        self.release(task, by, false);
     }
 
     fn barrier(&mut self, task: usize, barrier: usize) {

@@ -184,6 +184,8 @@ pub struct Course {
     pub segment: Segment,
     /// It has been granted what it waited for.
     pub granted: bool,
+    /// A lock that it tries to get, once more, as soon as it runs.
+    pub locks: Option<usize>,
     /// Arrival of the request that it serves.
     pub request_at: Option<Ns>,
     /// It has one that it has not begun to serve: the stream.

@@ -98,6 +98,11 @@ impl Scenario {
             if swap_us != 0.0 && !(period_us..=1e4 * period_us).contains(&swap_us) {
                 return Err(bad("contention: swap_ms from one period to 10000"));
             }
+            if swap_us != 0.0 && contention.irregular {
+                return Err(bad(
+                    "contention: swap_ms needs lengths that do not differ, or several would come at once",
+                ));
+            }
         }
         for phase in &self.phases {
             let bad_max = |(_, period): &(u64, u64)| !(1000..=1_000_000).contains(period);
