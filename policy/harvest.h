@@ -46,9 +46,10 @@
 /* Least gain. */
 #define TANDEM_HARVEST_GAIN_NS (300 * NSEC_PER_USEC_)
 /*
- * Where the target has to be left again, or will be taken, an absence must be so many times as long as what leaving takes. That is measured
- * as time; a move also costs work: timers, interrupts, a cold cache. Where hypervisors are emulated, and the two are about 3 ms, moves have lost below
- * absences of 8 ms and gained above; on hardware, where they are a tenth of that, nothing is ruled out by it.
+ * Where the target has to be left again, or will be taken, an absence must be so many times as long as what leaving takes.
+ * That is measured as time; a move also costs work: timers, interrupts, a cold cache. Where hypervisors are emulated leaving
+ * takes about 3 ms, and moves have lost where absences were 2 and 4 ms long, and gained from 16 ms on. On hardware, where it
+ * takes a tenth of that, nothing is ruled out.
  */
 #define TANDEM_HARVEST_PAYS 2U
 

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Where a task should run: earliest expected completion.
+ * Where a task should run: where all are done earliest.
  *
  * A vCPU that looks idle may be the slowest choice of all: its pCPU can be
  * taken for many milliseconds, and nobody in the guest can see that before
  * the vCPU is woken. The cost of a vCPU is therefore
  *
- *     expected absence + (work queued there + work of this task) / share
+ *     expected absence + (work queued there + work of this task + delay of the others) / share
+ *
+ * that is, when this task is done, and by how much those who are there already
+ * are done later because of it. By the first alone two long tasks share the
+ * vCPU that is there, where each takes twice as long, rather than let one wait
+ * for a vCPU that is absent half of the time; what that would do is lost.
  *
  * where the expected absence of an idle vCPU is what those who woke it have had
  * to wait on average (policy/vcap.h), less or more if it slept only a moment ago, and
@@ -52,6 +57,7 @@
 
 struct place_view {
 	u64 queued_work;	/* of those who run or wait there, policy/work.h */
+	u32 nr_tasks;		/* how many they are */
 	u64 inactive_mean_ns;
 	u64 inactive_for_ns;	/* since when it is known to be inactive; 0: it is not */
 	u64 wait_ns;		/* of those who wake it, on average */
@@ -98,13 +104,17 @@ POLICY u64 place_taken_ns(const struct place_view *c, u64 work_ns)
 
 POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 {
-	u64 share = c->share ? c->share : 1, absence = 0, work = held_up_ns(c->queued_work, work_ns) + work_ns;
+	u64 share = c->share ? c->share : 1, absence = 0;
+	u64 waits_for = held_up_ns(c->queued_work, work_ns), done = waits_for + work_ns, work;
 
-	if (c->speed)
+	work = done + holds_up_ns(waits_for, c->nr_tasks, work_ns);
+	if (c->speed) {
+		done = place_drain_ns(done, c->speed);
 		work = place_drain_ns(work, c->speed);
+	}
 	if (c->foreseen) {
 		/* What fits before it is taken again needs no share. */
-		if (work <= (c->active_for_ns ? c->active_for_ns : c->active_mean_ns))
+		if (done <= (c->active_for_ns ? c->active_for_ns : c->active_mean_ns))
 			return c->absent_for_ns + work;
 		return c->absent_for_ns + work * TANDEM_SCALE / share;
 	}
@@ -115,17 +125,6 @@ POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 	if (!absence && c->there_for_ns && c->inactive_mean_ns && share < TANDEM_SCALE)
 		return work + place_taken_ns(c, min_u64(work, 1ULL << 30));
 	return absence + work * TANDEM_SCALE / share;
-}
-
-/*
- * Where a task is done first, the vCPU has had no pause for long (TANDEM_HOG_NS): there is more to do than it can. What
- * waits there for its turn could as well wait for an idle vCPU that has been taken, and what that does is gained. So its
- * wait does not count: is its own work done there in at most twice the time that it takes here? Whoever is behind it here
- * gains as much. `busy_ns`: the cost here.
- */
-POLICY bool place_overflows(u64 busy_ns, u64 work_ns, u32 idle_share)
-{
-	return place_drain_ns(work_ns, idle_share) <= 2 * busy_ns;
 }
 
 /* Should a CPU-bound task leave a vCPU of share `from` for an idle one of share `to`? */

@@ -61,13 +61,6 @@
 #define TANDEM_POOL_SHIFT 5
 /* The mean wait is over so many. */
 #define TANDEM_WAITS_KNOWN 32U
-/*
- * A wait of this length, and so many times the mean of at least so many, is news: the neighbours on the host have moved.
- * What fair hosts let one wait for that has slept, a turn of its neighbour, is not that far above its own mean.
- */
-#define TANDEM_NEWS_NS NSEC_PER_MSEC_
-#define TANDEM_NEWS_FACTOR 6U
-#define TANDEM_NEWS_KNOWN 4U
 /* So many wake-ups right after it slept tell whether it can be relied on then. */
 #define TANDEM_SOON_KNOWN 4U
 /* No absence is taken for longer than this. */
@@ -88,7 +81,6 @@ struct vcpu_model {
 	u64 woken_soon_ns;	/* mean wait of those who woke it soon after it slept */
 	u64 woken_ns;		/* when it was last woken; 0: never */
 	u32 waits_known;	/* how much wait_mean_ns rests on, TANDEM_ONE_SAMPLE per wait that counts in full */
-	u32 waits_news;		/* the last news, of whichever vCPU, after which that was so */
 	u32 arrivals;		/* wake-ups since the last sample */
 	u32 delayed;		/* of these, how many found the pCPU taken */
 	u32 soon;		/* how many woke it soon after it slept */
@@ -103,7 +95,6 @@ struct vcpu_model {
 /* Outcome of an observation, a bit set. */
 #define VCAP_SAMPLED 1U
 #define VCAP_DROPPED 2U
-#define VCAP_NEWS 4U	/* somebody waited who never had to before */
 
 /* Bucket of a length: four per doubling. */
 POLICY u32 absence_bucket(u64 absence_ns)
@@ -233,30 +224,13 @@ POLICY u64 wait_apart_ns(const struct vcpu_model *m)
  * slept is there because it was there a moment ago: that says nothing new, and wake-ups come in bunches. A wait therefore
  * counts by the time that passed before it, up to the length of an absence; the mean is that over time which somebody
  * meets who comes at any moment.
- *
- * Returns whether it is news: after news all that was known of any vCPU counts as two waits, so that a few tries tell
- * where it is good to be now. `news` is the number of the last one.
  */
-POLICY bool wait_learned(struct vcpu_model *m, u64 mean_ns, u64 waited_ns, u32 counts, u32 news)
+POLICY void wait_learned(struct vcpu_model *m, u64 mean_ns, u64 waited_ns, u32 counts)
 {
-	bool is_news;
-
-	if (m->waits_news != news) {
-		m->waits_news = news;
-		m->waits_known = (u32)min_u64(m->waits_known, 2 * TANDEM_ONE_SAMPLE);
-	}
-	is_news = waited_ns >= TANDEM_NEWS_NS && waited_ns >= TANDEM_NEWS_FACTOR * mean_ns &&
-		  m->waits_known >= TANDEM_NEWS_KNOWN * TANDEM_ONE_SAMPLE;
-	if (is_news) {
-		m->waits_news = news + 1;
-		m->waits_known = TANDEM_ONE_SAMPLE;
-		counts = TANDEM_ONE_SAMPLE;
-	}
 	if (!counts)
-		return false;
+		return;
 	m->wait_mean_ns = moved_u64(mean_ns, waited_ns, counts, m->waits_known + counts);
 	m->waits_known = (u32)min_u64(m->waits_known + counts, (TANDEM_WAITS_KNOWN - 1) * TANDEM_ONE_SAMPLE);
-	return is_news;
 }
 
 /*
@@ -286,17 +260,16 @@ POLICY u64 vcap_wait_after_ns(const struct vcpu_model *m, u64 now_ns, u64 idle_n
  * instead of 0.6 of EEVDF's with absences of 8 ms on one vCPU, and 1.8 instead of
  * 1.0 on both (lab, six runs each). They are judged by the longest waits.
  */
-POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 idle_ns, u64 waited_ns, u32 news)
+POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 idle_ns, u64 waited_ns)
 {
 	u64 wait_ns = m->inactive_events ? min_u64(waited_ns, m->inactive_mean_ns) : 0, apart_ns = wait_apart_ns(m);
 	u64 counted_ns = min_u64(waited_ns, TANDEM_INACTIVE_MAX_NS);
-	u32 out = 0, counts = (u32)(min_u64(idle_ns, apart_ns) * TANDEM_ONE_SAMPLE / apart_ns);
+	u32 counts = (u32)(min_u64(idle_ns, apart_ns) * TANDEM_ONE_SAMPLE / apart_ns);
 
 	/* What the mean begins with, or was long ago, counts as one wait. */
 	if (!vcap_waits_fresh(m, now_ns))
 		m->waits_known = TANDEM_ONE_SAMPLE;
-	if (wait_learned(m, vcap_wait_ns(m, now_ns), counted_ns, counts, news))
-		out |= VCAP_NEWS;
+	wait_learned(m, vcap_wait_ns(m, now_ns), counted_ns, counts);
 	if (idle_ns < apart_ns / 4) {
 		m->woken_soon_ns = m->soon ? ewma_u64(m->woken_soon_ns, counted_ns, 3) : counted_ns;
 		m->soon += m->soon < TANDEM_SOON_KNOWN;
@@ -309,9 +282,9 @@ POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 idle_ns, u64 waited
 		m->delayed++;
 	}
 	if (m->arrivals < TANDEM_ARRIVALS)
-		return out;
+		return 0;
 	/* So few wake-ups are no news of the whole host: by chance alone such a sample is far off every few seconds. */
-	return out | (vcap_sample(m, now_ns, (m->arrivals - m->delayed) * TANDEM_SCALE / m->arrivals) & ~VCAP_DROPPED);
+	return vcap_sample(m, now_ns, (m->arrivals - m->delayed) * TANDEM_SCALE / m->arrivals) & ~VCAP_DROPPED;
 }
 
 /*

@@ -51,4 +51,13 @@ POLICY u64 held_up_ns(u64 booked, u64 work_ns)
 	return min_u64(booked_runs_ns(booked), turns_ns / NSEC_PER_USEC_ * work_ns / (TANDEM_TICK_NS / NSEC_PER_USEC_));
 }
 
+/*
+ * How long the task keeps those from being done, in all: beside it each of them loses what it takes in turn from this one,
+ * min(w_i, w), and n of them no more than n times w. `waits_for_ns`: held_up_ns().
+ */
+POLICY u64 holds_up_ns(u64 waits_for_ns, u32 nr_tasks, u64 work_ns)
+{
+	return min_u64(waits_for_ns, min_u64(work_ns, TANDEM_BURST_MAX_NS) * nr_tasks);
+}
+
 #endif

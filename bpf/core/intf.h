@@ -33,7 +33,6 @@ enum counter {
 	CNT_STEERED,		/* wake-ups sent to another vCPU than the previous one by cost */
 	CNT_DECLINED,		/* idle vCPU left a waiting task where it was served sooner */
 	CNT_DROPS,		/* sudden losses of share that made other estimates old */
-	CNT_NEWS,		/* waits where nobody had to wait before: what was known of all is old */
 	CNT_FLOOR,		/* best-effort slices given only to keep the watchdog quiet */
 	CNT_ORPHANS,		/* tasks taken from the queue of an offline vCPU */
 	CNT_DUE,		/* light tasks served by the clock on the wall, before their deadline */
@@ -142,7 +141,7 @@ struct cpu_state {
 	u64 curr_charged_at_ns;	/* V is exact up to here; 0: nobody runs */
 	u64 curr_burst_ns;	/* run time of the current task since it last slept */
 	u64 idle_floor_at_ns;
-	u64 busy_since_ns;	/* since when it has had normal tasks to run, if it has one now */
+	u64 busy_since_ns;	/* since when it has had normal tasks to run, if it has one now; later by what the host took since then */
 	u64 late_due_ns;	/* when the first of the late queue is due; 0: it is empty (any CPU) */
 	u64 overdue_at_ns;	/* when those were last looked for who have waited for long */
 	u64 leavers_at_ns;	/* when it was last looked for CPUs that are about to go */

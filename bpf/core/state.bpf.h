@@ -137,6 +137,14 @@ static __always_inline struct cpu_state *cpu_state(s32 cpu)
 	return bpf_map_lookup_elem(&cpus, &key);
 }
 
+/* The i-th CPU after this one, round and round. */
+static __always_inline u32 cpu_after(s32 cpu, u32 i)
+{
+	u32 other = (u32)cpu + i;
+
+	return other >= nr_cpu_ids ? other - nr_cpu_ids : other;
+}
+
 static __always_inline struct cpu_domain *domain_of(s32 cpu)
 {
 	u32 key = cpu;

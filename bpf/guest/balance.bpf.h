@@ -129,7 +129,7 @@ static __always_inline bool would_take(struct cpu_state *c, s32 cpu, struct cpu_
 		.waiting = waiting,
 		.from_share = capacity(from, now),
 		.to_share = capacity_beside(c, cpu, now),
-		.source_busy_ns = from->curr_class == CLASS_NORMAL ? sub_floor_u64(now, from->busy_since_ns) : 0,
+		.source_busy_ns = busy_for(from, now),
 		.source_inactive = off_pcpu(from_cpu, from, now),
 	};
 
@@ -177,13 +177,10 @@ static __noinline bool take_normal_at(s32 cpu, bool far)
 	if (!own || own->bans)
 		return false;
 	bpf_for(i, 1, nr_cpu_ids) {
-		u32 from = (u32)cpu + i, waiting;
-		struct cpu_state *c;
+		u32 from = cpu_after(cpu, i), waiting;
+		struct cpu_state *c = cpu_state(from);
 		bool inactive;
 
-		if (from >= nr_cpu_ids)
-			from -= nr_cpu_ids;
-		c = cpu_state(from);
 		if (!c || far_apart(cpu, from) != far)
 			continue;
 		waiting = waiting_normal(from, c);
@@ -222,12 +219,9 @@ static __noinline bool take_best_effort(s32 cpu)
 	if (!own)
 		return false;
 	bpf_for(i, 1, nr_cpu_ids) {
-		u32 from = (u32)cpu + i;
-		struct cpu_state *c;
+		u32 from = cpu_after(cpu, i);
+		struct cpu_state *c = cpu_state(from);
 
-		if (from >= nr_cpu_ids)
-			from -= nr_cpu_ids;
-		c = cpu_state(from);
 		if (c && waiting_best_effort(from, c) && k_take(queue_of(from, CLASS_BEST_EFFORT))) {
 			count(own, CNT_PULLED);
 			return true;

@@ -62,10 +62,8 @@ static __noinline s32 own_vcpu(struct task_struct *p, struct task_state *t, s32 
 		return t->home;
 	end_lease(t, p->pid);
 	bpf_for(i, 0, nr_cpu_ids) {
-		u32 cpu = (u32)prev_cpu + i;
+		u32 cpu = cpu_after(prev_cpu, i);
 
-		if (cpu >= nr_cpu_ids)
-			cpu -= nr_cpu_ids;
 		c = cpu_state(cpu);
 		if (!c || !c->online || c->bans || !k_allowed(p, cpu))
 			continue;

@@ -271,9 +271,11 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	t->charged_steal_ns = c->seen_steal_ns;
 	c->curr_pid = p->pid;
 	was = c->curr_class;
-	c->curr_class = t->class;
 	if (was != CLASS_NORMAL)
 		c->busy_since_ns = now;
+	/* Others read the class first, and the host may take this CPU at any moment. */
+	barrier();
+	c->curr_class = t->class;
 	if (rwc_enabled && uneven_cores && (was == CLASS_NORMAL) != (t->class == CLASS_NORMAL))
 		stack_changed(cpu, t->class == CLASS_NORMAL);
 	c->curr_deadline = t->deadline;
@@ -392,6 +394,7 @@ void BPF_STRUCT_OPS(guest_cpu_release, s32 cpu, struct scx_cpu_release_args *arg
 	if (c) {
 		if (c->curr_class != CLASS_NORMAL)
 			c->busy_since_ns = k_now();
+		barrier();
 		c->curr_class = CLASS_NORMAL;
 	}
 	scx_bpf_reenqueue_local();

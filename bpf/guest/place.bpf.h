@@ -11,6 +11,12 @@ static __always_inline u64 wait_of(const struct cpu_state *c, u64 now)
 	return vcap_wait_after_ns(&c->model, now, sub_floor_u64(now, c->seen_at_ns));
 }
 
+/* Part of its pCPU's time that it is believed to get, beside what is true of all. */
+static __always_inline u32 believed_share(const struct cpu_state *c, u64 now)
+{
+	return has(PART_POOL) ? vcap_share_believed(&c->model, now, &pool, vcap_prior(&c->model, &pool)) : share_of(c, now);
+}
+
 /* Apart from the loop that compares them: the verifier would follow each of its paths through every round. */
 COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 {
@@ -21,8 +27,9 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 		return ~0ULL;
 	view = (struct place_view){
 		.queued_work = c->queued_work,
+		.nr_tasks = c->tasks[class_index(CLASS_NORMAL)],
 		.inactive_mean_ns = vcap_fresh(&c->model, now) ? c->model.inactive_mean_ns : 0,
-		.share = share_of(c, now),
+		.share = believed_share(c, now),
 		.speed = c->speed,
 		.idle = is_idle(c),
 		.here = cpu == bpf_get_smp_processor_id(),
@@ -32,12 +39,8 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 		view.wait_ns = vcap_wait_by_share_ns(&c->model, now);
 	else	/* One that is here will be idle for any time until it is woken again. */
 		view.wait_ns = view.here ? vcap_wait_ns(&c->model, now) : wait_of(c, now);
-	if (has(PART_POOL)) {
-		u32 prior = vcap_prior(&c->model, &pool);
-
-		view.share = vcap_share_believed(&c->model, now, &pool, prior);
-		view.wait_ns = vcap_wait_believed_ns(&c->model, now, view.wait_ns, &pool, prior);
-	}
+	if (has(PART_POOL))
+		view.wait_ns = vcap_wait_believed_ns(&c->model, now, view.wait_ns, &pool, vcap_prior(&c->model, &pool));
 	view.share = beside(view.share, cpu);
 	if (has(PART_STATE)) {
 		view.inactive_for_ns = inactive_for(c, cpu, now);
@@ -57,48 +60,6 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 		view.active_mean_ns = c->phase.on.mean_ns;
 	}
 	return place_cost_ns(&view, work_ns);
-}
-
-/* It has had normal tasks to run for long without a pause. */
-static __always_inline bool saturated(const struct cpu_state *c, u64 now)
-{
-	return c->curr_class == CLASS_NORMAL && sub_floor_u64(now, c->busy_since_ns) >= TANDEM_HOG_NS;
-}
-
-/* What a vCPU that is idle, and on which nobody is on the way, is believed to get; 0: it is not. */
-COLD u32 idle_share(u32 cpu, u64 now)
-{
-	struct cpu_state *c = cpu_state(cpu);
-
-	if (!c || !c->online || c->bans || !is_idle(c) || c->queued_work)
-		return 0;
-	return at_its_speed(c, beside(vcap_share_believed(&c->model, now, &pool, vcap_prior(&c->model, &pool)), cpu));
-}
-
-/* An idle vCPU on which a task may wait instead of on one that has no pauses, and where it costs that; -1: none. */
-static __noinline s32 overflow_cpu(struct task_struct *p, u64 work_ns, u64 busy_ns)
-{
-	u64 now = k_now();
-	const struct cpumask *idle;
-	u32 most = 0, i;
-	s32 best = -1;
-
-	if (!p)
-		return -1;
-	idle = scx_bpf_get_idle_cpumask();
-	bpf_for(i, 0, nr_cpu_ids) {
-		u32 share;
-
-		if (!bpf_cpumask_test_cpu(i, idle) || !k_allowed(p, i))
-			continue;
-		share = idle_share(i, now);
-		if (share > most) {
-			most = share;
-			best = i;
-		}
-	}
-	scx_bpf_put_idle_cpumask(idle);
-	return place_overflows(busy_ns, work_ns, most) ? best : -1;
 }
 
 /* Of vCPUs without a ban for its class, or of the others: where p is expected to be done first; -1: it may use none. */
@@ -131,16 +92,6 @@ static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s
 		}
 	}
 	scx_bpf_put_idle_cpumask(idle);
-	if (best >= 0 && !banned) {
-		struct cpu_state *c = cpu_state(best);
-
-		if (c && saturated(c, now)) {
-			s32 other = overflow_cpu(p, work, best_cost);
-
-			if (other >= 0)
-				return other;
-		}
-	}
 	return best;
 }
 

@@ -18,9 +18,6 @@ u32 contended;
 /* Share, and wait of those who wake one, over all vCPUs of late (policy/vcap.h). */
 struct vcpu_pool pool = { .share = TANDEM_SCALE };
 
-/* Number of the last time that somebody waited who never had to before. Two at once are one. */
-u32 wait_news;
-
 /* Some core is clearly slower than another: places are chosen by cost, too. Set by the daemon. */
 u32 slow_cores;
 
@@ -38,6 +35,12 @@ static __always_inline bool has(enum part part)
 static __always_inline bool is_idle(const struct cpu_state *c)
 {
 	return c->curr_class == CLASS_NONE;
+}
+
+/* For how long it has run normal tasks without a pause of its own, absences apart; 0: it has none now. */
+static __always_inline u64 busy_for(const struct cpu_state *c, u64 now)
+{
+	return c->curr_class == CLASS_NORMAL ? sub_floor_u64(now, c->busy_since_ns) : 0;
 }
 
 /* Part of its pCPU's time that it gets. */
@@ -214,6 +217,7 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 	c->seen_returns = all;
 	c->wanted_ns += was == WAS_BUSY ? elapsed : stolen;
 	c->stolen_ns += stolen;
+	c->busy_since_ns += stolen;
 	if (stolen >= TANDEM_ABSENCE_MIN_NS)
 		trace(TRACE_ABSENT, 0, stolen);
 	step = (u32)min_u64(returns, STEP_RETURNS_MAX) << STEP_RETURNS_SHIFT;
@@ -226,17 +230,13 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 			vcap_called(&c->model);
 			return;
 		}
-		news = vcap_arrive(&c->model, now, sub_floor_u64(elapsed, stolen), stolen, wait_news);
+		news = vcap_arrive(&c->model, now, sub_floor_u64(elapsed, stolen), stolen);
 		vcap_pool_wait(&pool, stolen);
 	}
 	if (!news)
 		return;
 	if (news & VCAP_SAMPLED)
 		vcap_pool_share(&pool, &c->model);
-	if (news & VCAP_NEWS) {
-		count(c, CNT_NEWS);
-		wait_news = c->model.waits_news;
-	}
 	if (news & VCAP_DROPPED) {
 		count(c, CNT_DROPS);
 		forget_others(cpu);

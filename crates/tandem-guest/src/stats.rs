@@ -128,11 +128,6 @@ pub struct GuestStats {
     #[stat(desc = "sudden losses of share")]
     pub drops: u64,
     /// Counter, see `desc`.
-    #[stat(
-        desc = "waits on a vCPU where nobody had to wait before: what was known of all vCPUs counts less"
-    )]
-    pub news: u64,
-    /// Counter, see `desc`.
     #[stat(desc = "best-effort slices given only to satisfy the watchdog")]
     pub floor: u64,
     /// Counter, see `desc`.
@@ -253,7 +248,6 @@ impl GuestStats {
             steered: sum(intf::counter_CNT_STEERED),
             declined: sum(intf::counter_CNT_DECLINED),
             drops: sum(intf::counter_CNT_DROPS),
-            news: sum(intf::counter_CNT_NEWS),
             floor: sum(intf::counter_CNT_FLOOR),
             orphans: sum(intf::counter_CNT_ORPHANS),
             due: sum(intf::counter_CNT_DUE),
@@ -323,7 +317,6 @@ impl GuestStats {
             steered: self.steered.saturating_sub(earlier.steered),
             declined: self.declined.saturating_sub(earlier.declined),
             drops: self.drops.saturating_sub(earlier.drops),
-            news: self.news.saturating_sub(earlier.news),
             floor: self.floor.saturating_sub(earlier.floor),
             orphans: self.orphans.saturating_sub(earlier.orphans),
             due: self.due.saturating_sub(earlier.due),
@@ -357,9 +350,9 @@ impl GuestStats {
     pub fn format<W: Write>(&self, out: &mut W) -> std::io::Result<()> {
         writeln!(
             out,
-            "direct {} queued {} kept {} regranted {} pulled {} (rescued {}) pushed {} preempted {} steered {} declined {} drops {} news {} floor {} orphans {} due {} parked {} unparked {} (on debt {}) given {} evened {} timers {}",
+            "direct {} queued {} kept {} regranted {} pulled {} (rescued {}) pushed {} preempted {} steered {} declined {} drops {} floor {} orphans {} due {} parked {} unparked {} (on debt {}) given {} evened {} timers {}",
             self.direct, self.queued, self.kept, self.regranted, self.pulled, self.rescued, self.pushed,
-            self.preempted, self.steered, self.declined, self.drops, self.news, self.floor, self.orphans,
+            self.preempted, self.steered, self.declined, self.drops, self.floor, self.orphans,
             self.due, self.parked, self.unparked, self.on_debt, self.given, self.evened, self.timers
         )?;
         writeln!(

@@ -38,7 +38,6 @@ const DECISIONS: [&str; intf::counter_NR_COUNTERS as usize] = [
     "steered",
     "declined",
     "drops",
-    "news",
     "floor",
     "orphans",
     "due",

@@ -58,7 +58,6 @@ pub mod safe {
         crowded_share(share: u32, stacked_busy: u32, siblings_busy: u32) -> u32;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;
         push_gains(from: u32, to: u32) -> bool;
-        place_overflows(busy_ns: u64, work_ns: u64, idle_share: u32) -> bool;
         held_up(part: u32, others_idle: bool) -> u32;
         holds_others_up(part: u32, banned: bool, since_ns: u64, failed: u32) -> bool;
         trials_failed(failed: u32, lasted_ns: u64) -> u32;
@@ -66,6 +65,7 @@ pub mod safe {
         booked_turns_ns(booked: u64) -> u64;
         booked_runs_ns(booked: u64) -> u64;
         held_up_ns(booked: u64, work_ns: u64) -> u64;
+        holds_up_ns(waits_for_ns: u64, nr_tasks: u32, work_ns: u64) -> u64;
         absence_bucket(absence_ns: u64) -> u32;
         place_drain_ns(work_ns: u64, share: u32) -> u64;
         place_work_ns(mean_burst_ns: u64, request_ns: u64, ordinary_request_ns: u64) -> u64;
@@ -153,9 +153,9 @@ pub mod safe {
         unsafe { super::vcap_busy(model, now_ns, elapsed_ns, stolen_ns, returns) }
     }
 
-    pub fn vcap_arrive(model: &mut vcpu_model, now_ns: u64, idle_ns: u64, waited_ns: u64, news: u32) -> u32 {
+    pub fn vcap_arrive(model: &mut vcpu_model, now_ns: u64, idle_ns: u64, waited_ns: u64) -> u32 {
         // SAFETY: as above.
-        unsafe { super::vcap_arrive(model, now_ns, idle_ns, waited_ns, news) }
+        unsafe { super::vcap_arrive(model, now_ns, idle_ns, waited_ns) }
     }
 
     pub fn vcap_fresh(model: &vcpu_model, now_ns: u64) -> bool {

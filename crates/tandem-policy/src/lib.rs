@@ -64,14 +64,14 @@ pub mod vcap {
 /// Where a task should run (`policy/place.h`).
 pub mod place {
     pub use crate::ffi::safe::{
-        crowded_share, far_excess, move_cost_ns, place_cost_ns, place_drain_ns, place_overflows,
-        place_work_ns, pull_helps, push_gains,
+        crowded_share, far_excess, move_cost_ns, place_cost_ns, place_drain_ns, place_work_ns, pull_helps,
+        push_gains,
     };
 }
 
 /// Work that is to be done on a vCPU (`policy/work.h`).
 pub mod work {
-    pub use crate::ffi::safe::{booked_runs_ns, booked_turns_ns, booked_work, held_up_ns};
+    pub use crate::ffi::safe::{booked_runs_ns, booked_turns_ns, booked_work, held_up_ns, holds_up_ns};
 }
 
 /// When a vCPU will be taken, and when it comes back (`policy/phase.h`).

@@ -61,7 +61,7 @@ fn estimate(host: &Host, busy_ns: u64, seed: u64) -> (f64, f64) {
         now += idle;
         let served = host.served_at(now);
         let before = model.samples;
-        vcap_arrive(&mut model, served, idle, served - now, 0);
+        vcap_arrive(&mut model, served, idle, served - now);
         waits += served - now;
         demand += served - now + busy_ns;
         now = host.busy(&mut model, served, busy_ns);
@@ -119,7 +119,7 @@ fn a_vcpu_with_a_quota_is_there_at_once_while_it_works_little() {
     // Woken for a moment now and then it never waits.
     for _ in 0..40 {
         now += 20 * MS;
-        vcap_arrive(&mut model, now, 20 * MS, 0, 0);
+        vcap_arrive(&mut model, now, 20 * MS, 0);
     }
     assert!(vcap_wait_ns(&model, now) < MS, "{}", vcap_wait_ns(&model, now));
     // That is forgotten.
@@ -135,7 +135,7 @@ fn who_wakes_a_vcpu_at_random_waits_as_the_model_says() {
         let idle = 3 * MS + random(&mut state) % (48 * MS);
         now += idle;
         let served = host.served_at(now);
-        vcap_arrive(&mut model, served, idle, served - now, 0);
+        vcap_arrive(&mut model, served, idle, served - now);
         now = served;
         sum += vcap_wait_ns(&model, now);
         seen += 1;
@@ -157,7 +157,7 @@ fn wake_ups_in_bunches_do_not_make_a_wait_look_short() {
             let idle = if follower == 0 { 20 * MS + random(&mut state) % (32 * MS) } else { MS / 10 };
             now += idle;
             let served = host.served_at(now);
-            vcap_arrive(&mut model, served, idle, served - now, 0);
+            vcap_arrive(&mut model, served, idle, served - now);
             by_count += served - now;
             now = served;
             sum += vcap_wait_ns(&model, now);
@@ -167,50 +167,6 @@ fn wake_ups_in_bunches_do_not_make_a_wait_look_short() {
     // Every second one waits, four milliseconds on average.
     assert!((sum / seen).abs_diff(2 * MS) < MS * 4 / 10, "{}", sum / seen);
     assert!(by_count / seen < MS, "the control must be wrong: {}", by_count / seen);
-}
-
-#[test]
-fn where_contention_has_moved_to_is_known_after_two_waits() {
-    let learned = |waits: [u64; 2]| {
-        let (mut strong, mut weak, mut now) = (vcpu_model::default(), vcpu_model::default(), 0);
-        for _ in 0..20 {
-            now += 20 * MS;
-            assert_eq!(vcap_arrive(&mut strong, now, 20 * MS, 0, 0) & 4, 0);
-            vcap_arrive(&mut weak, now, 20 * MS, 4 * MS, 0);
-        }
-        let mut news = 0;
-        for waited in waits {
-            if vcap_arrive(&mut strong, now + 10 * MS, 10 * MS, waited, news) & 4 != 0 {
-                news = strong.waits_news;
-            }
-        }
-        // The other one is tried once.
-        vcap_arrive(&mut weak, now + 20 * MS, 20 * MS, 0, news);
-        let later = now + 30 * MS;
-        (news, vcap_wait_ns(&strong, later), vcap_wait_ns(&weak, later))
-    };
-    let (news, was_strong, was_weak) = learned([6 * MS, 6 * MS]);
-    assert!(news == 1 && was_strong > was_weak + MS, "{was_strong} {was_weak}");
-    // What has come once is soon forgotten; less than a millisecond is none.
-    let (news, was_strong, _) = learned([6 * MS, 0]);
-    assert!(news == 1 && was_strong <= 2 * MS, "{was_strong}");
-    let (news, was_strong, was_weak) = learned([MS * 9 / 10, 0]);
-    assert!(news == 0 && was_strong < MS / 4 && was_weak > 3 * MS, "{was_strong} {was_weak}");
-}
-
-#[test]
-fn a_turn_of_a_neighbour_now_and_then_is_no_news() {
-    // A fair host lets every third who wakes the vCPU wait for the rest of its neighbour's turn.
-    let (mut model, mut state, mut now, mut news) = (vcpu_model::default(), 17, 0, 0);
-    for _ in 0..10_000 {
-        now += 10 * MS;
-        let waited = if random(&mut state).is_multiple_of(3) { random(&mut state) % (4 * MS) } else { 0 };
-        let last = model.waits_news;
-        if vcap_arrive(&mut model, now, 10 * MS, waited, last) & 4 != 0 {
-            news += 1;
-        }
-    }
-    assert!(news < 200, "{news}");
 }
 
 /// Many vCPUs whose neighbours come and go by chance: of every 16 ms each is absent for as long as `absent` says.
@@ -281,7 +237,7 @@ fn who_comes_soon_after_it_slept_meets_what_others_met_then() {
             let idle = if random(&mut state).is_multiple_of(2) { MS / 2 } else { 24 * MS };
             let waited = if idle < MS { soon(random(&mut state)) } else { random(&mut state) % 2 * 4 * MS };
             now += idle + waited;
-            vcap_arrive(&mut model, now, idle, waited, 0);
+            vcap_arrive(&mut model, now, idle, waited);
         }
         [0, 4, 8, 100].map(|ms| vcap_wait_after_ns(&model, now, ms * MS))
     };
@@ -378,7 +334,7 @@ fn a_few_late_wake_ups_are_no_news() {
         now += 10 * MS;
         // At first all are served at once, later three of four are not.
         let late = wake_up >= 32 && wake_up % 4 != 0;
-        let news = vcap_arrive(&mut model, now, 10 * MS, if late { MS } else { 0 }, 0);
+        let news = vcap_arrive(&mut model, now, 10 * MS, if late { MS } else { 0 });
         assert_eq!(news & 2, 0);
         sampled += news & 1;
     }
@@ -437,12 +393,22 @@ fn on_a_slower_core_all_work_takes_longer() {
     assert_eq!(place_cost_ns(&waits_slow, MS), wait + 4 * MS);
 }
 
+/// A vCPU that is there and has a task, or an idle one that is absent half of the time, for 8 ms each.
 #[test]
-fn beside_a_vcpu_without_pauses_waits_do_not_count() {
-    // Behind another task of the same length on a whole vCPU: twice the work. Half a vCPU takes as long, once it is there.
-    assert!(place_overflows(4 * MS, 2 * MS, SCALE / 2));
-    assert!(!place_overflows(4 * MS, 2 * MS, SCALE / 5));
-    assert!(!place_overflows(4 * MS, 2 * MS, 0), "nobody is idle");
+fn those_who_are_there_already_count_too() {
+    let there =
+        |of: u64| place_view { queued_work: booked_work(of), nr_tasks: 1, ..view(SCALE, false, 0, 0) };
+    let idle = view(SCALE / 2, true, 0, 8);
+    // Each of two long tasks would take twice as long: the other one's time is lost, too.
+    assert!(place_cost_ns(&there(12 * MS), 12 * MS) > place_cost_ns(&idle, 12 * MS));
+    let alone_counts = place_view { nr_tasks: 0, ..there(12 * MS) };
+    assert!(place_cost_ns(&alone_counts, 12 * MS) < place_cost_ns(&idle, 12 * MS), "the control must differ");
+    // Short work is done soonest beside the long task, and hardly delays it.
+    assert!(place_cost_ns(&there(32 * MS), MS / 2) < place_cost_ns(&idle, MS / 2));
+    assert_eq!(holds_up_ns(4 * MS, 1, MS / 2), MS / 2);
+    assert_eq!(holds_up_ns(4 * MS, 3, 12 * MS), 4 * MS, "not for longer than they would run");
+    assert_eq!(holds_up_ns(u64::MAX, u32::MAX, u64::MAX), 32 * MS * u64::from(u32::MAX));
+    assert_eq!((holds_up_ns(0, 1, MS), holds_up_ns(MS, 0, MS)), (0, 0));
 }
 
 #[test]
@@ -664,7 +630,7 @@ proptest! {
             if busy {
                 vcap_busy(&mut model, now, elapsed % (1 << 40), stolen % (1 << 40), elapsed as u32);
             } else {
-                vcap_arrive(&mut model, now, elapsed % (1 << 40), stolen % (1 << 40), 0);
+                vcap_arrive(&mut model, now, elapsed % (1 << 40), stolen % (1 << 40));
             }
             prop_assert!(model.share <= SCALE);
         }

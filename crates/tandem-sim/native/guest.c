@@ -32,12 +32,9 @@ static s32 anybody_idle(struct task_struct *p, struct task_state *t, struct cpu_
 	    now - c->curr_since_ns < TANDEM_HARVEST_BURST_NS)
 		return -1;
 	bpf_for(i, 1, nr_cpu_ids) {
-		u32 other = (u32)cpu + i;
-		struct cpu_state *target;
+		u32 other = cpu_after(cpu, i);
+		struct cpu_state *target = cpu_state(other);
 
-		if (other >= nr_cpu_ids)
-			other -= nr_cpu_ids;
-		target = cpu_state(other);
 		if (target && target->online && !target->bans && target->curr_class != CLASS_NORMAL && !target->tasks[1] &&
 		    k_allowed(p, other))
 			return other;
