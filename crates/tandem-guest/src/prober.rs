@@ -95,11 +95,11 @@ impl Prober {
 
     /// What is new of the speeds of cores: vCPUs and parts of the fastest.
     pub(crate) fn news_of_speeds(&mut self) -> Vec<(usize, f64)> {
-        let mut news = Vec::new();
+        let now = Instant::now();
         while let Ok((cpu, block_ns)) = self.blocks.try_recv() {
-            news.extend(self.speeds.probed(cpu, block_ns, Instant::now()));
+            self.speeds.probed(cpu, block_ns, now);
         }
-        news
+        self.speeds.news(now)
     }
 
     /// Is some core clearly slower than another?

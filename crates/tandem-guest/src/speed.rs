@@ -1,8 +1,9 @@
 //! How fast the cores are under the vCPUs (vSched, section 3.1, vcap): from how long a block of work takes that nothing
 //! interrupted, in the probes of idle vCPUs.
 //!
-//! Clocks and hardware threads that are busy make single probes differ. Of each vCPU the median of some counts, and only
-//! cores that are clearly of different kinds are told apart.
+//! Clocks and hardware threads that are busy make single probes slower. Of each vCPU the fastest of some counts, and only
+//! cores that are clearly of different kinds are told apart. One whose other hardware thread was busy in each of them looks
+//! slower than it is.
 
 use crate::bpf::{intf, BpfSkel};
 use crate::GuestError;
@@ -43,18 +44,22 @@ impl Speeds {
         }
     }
 
-    /// A probe of this vCPU has found this length of a block, ns. Returns what the scheduler is to be told: vCPUs and
-    /// their speeds, part of the fastest.
-    pub(crate) fn probed(&mut self, cpu: usize, block_ns: f64, at: Instant) -> Vec<(usize, f64)> {
+    /// A probe of this vCPU has found this length of a block, ns.
+    pub(crate) fn probed(&mut self, cpu: usize, block_ns: f64, at: Instant) {
         let Some(blocks) = self.blocks_ns.get_mut(cpu).filter(|_| block_ns.is_finite() && block_ns > 0.0)
         else {
-            return Vec::new();
+            return;
         };
         if blocks.len() == PROBES {
             blocks.remove(0);
         }
         blocks.push(block_ns);
         self.probed_at[cpu] = Some(at);
+    }
+
+    /// What the scheduler is to be told now: vCPUs and their speeds, part of the fastest. To be asked for also where nothing
+    /// was probed, for what is too old is taken back.
+    pub(crate) fn news(&mut self, at: Instant) -> Vec<(usize, f64)> {
         let now = self.at(at);
         let moved = |(cpu, (now, told)): (usize, (&f64, &f64))| {
             let moved = (now - told).abs() > MOVED || (*now == 1.0 && *told != 1.0);
@@ -79,21 +84,19 @@ impl Speeds {
                 blocks.clear();
             }
         }
-        let medians: Vec<Option<f64>> = self.blocks_ns.iter().map(|blocks| median(blocks)).collect();
-        let known = || medians.iter().flatten().copied();
+        let shortest: Vec<Option<f64>> = self.blocks_ns.iter().map(|blocks| shortest(blocks)).collect();
+        let known = || shortest.iter().flatten().copied();
         let fastest = known().fold(f64::INFINITY, f64::min);
         let apart = known().fold(0.0, f64::max) / fastest;
         self.unlike = apart > if self.unlike { STILL_UNLIKE } else { UNLIKE };
         let speed = |block: &Option<f64>| block.filter(|_| self.unlike).map_or(1.0, |block| fastest / block);
-        medians.iter().map(speed).collect()
+        shortest.iter().map(speed).collect()
     }
 }
 
 /// None: too few.
-fn median(blocks: &[f64]) -> Option<f64> {
-    let mut sorted = blocks.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    (sorted.len() == PROBES).then(|| sorted[PROBES / 2])
+fn shortest(blocks: &[f64]) -> Option<f64> {
+    blocks.iter().copied().min_by(f64::total_cmp).filter(|_| blocks.len() == PROBES)
 }
 
 /// Tells the scheduler.
@@ -117,10 +120,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Probes a vCPU and returns the news.
+    fn probe(speeds: &mut Speeds, cpu: usize, block_ns: f64, at: Instant) -> Vec<(usize, f64)> {
+        speeds.probed(cpu, block_ns, at);
+        speeds.news(at)
+    }
+
     fn after(probes: &[(usize, f64)]) -> Vec<f64> {
         let mut speeds = Speeds::new(3);
         for &(cpu, block) in probes {
-            speeds.probed(cpu, block, Instant::now());
+            probe(&mut speeds, cpu, block, Instant::now());
         }
         speeds.told
     }
@@ -141,6 +150,10 @@ mod tests {
         let mut once = times(5, &[(0, 10_000.0), (1, 10_000.0)]);
         once.extend([(1, 90_000.0), (1, 90_000.0)]);
         assert_eq!(after(&once), [1.0, 1.0, 1.0]);
+        // A hardware thread beside it that is busy most of the time.
+        let mut beside = times(5, &[(0, 10_000.0), (1, 10_000.0)]);
+        beside.extend([(1, 18_000.0); 4]);
+        assert_eq!(after(&beside), [1.0, 1.0, 1.0]);
     }
 
     #[test]
@@ -148,12 +161,12 @@ mod tests {
         let mut speeds = Speeds::new(2);
         let mut news = Vec::new();
         for (cpu, block) in times(8, &[(0, 10_000.0), (1, 20_000.0)]) {
-            news.extend(speeds.probed(cpu, block, Instant::now()));
+            news.extend(probe(&mut speeds, cpu, block, Instant::now()));
         }
         assert_eq!(news, [(1, 0.5)]);
         news.clear();
         for _ in 0..PROBES {
-            news.extend(speeds.probed(1, 10_100.0, Instant::now()));
+            news.extend(probe(&mut speeds, 1, 10_100.0, Instant::now()));
         }
         assert_eq!(news, [(1, 1.0)], "moved to a fast core");
     }
@@ -163,9 +176,9 @@ mod tests {
         let mut speeds = Speeds::new(2);
         let mut told = 0;
         for round in 0..40 {
-            let slow = if round % 2 == 0 { 12_800.0 } else { 12_200.0 };
-            told += speeds.probed(0, 10_000.0, Instant::now()).len();
-            told += speeds.probed(1, slow, Instant::now()).len();
+            let slow = if (round / PROBES).is_multiple_of(2) { 12_800.0 } else { 12_200.0 };
+            told += probe(&mut speeds, 0, 10_000.0, Instant::now()).len();
+            told += probe(&mut speeds, 1, slow, Instant::now()).len();
         }
         assert_eq!(told, 1, "{:?}", speeds.told);
     }
@@ -174,12 +187,16 @@ mod tests {
     fn what_was_not_probed_for_long_is_not_known() {
         let (mut speeds, start) = (Speeds::new(2), Instant::now());
         for (cpu, block) in times(5, &[(0, 10_000.0), (1, 20_000.0)]) {
-            speeds.probed(cpu, block, start);
+            probe(&mut speeds, cpu, block, start);
         }
-        assert!(speeds.unlike());
-        // The VM has moved to a host that is half as fast; the first vCPU has been busy since.
+        assert!(speeds.unlike() && speeds.news(start + AGE).is_empty());
+        // The VM has moved to another host, where all its vCPUs are busy and none is probed.
+        let later = start + AGE + Duration::from_secs(1);
+        assert_eq!(speeds.news(later), [(1, 1.0)]);
+        assert!(!speeds.unlike());
+        // That is half as fast; the first vCPU is still busy.
         for _ in 0..PROBES {
-            speeds.probed(1, 20_000.0, start + AGE + Duration::from_secs(1));
+            probe(&mut speeds, 1, 20_000.0, later);
         }
         assert_eq!((speeds.told.as_slice(), speeds.unlike()), (&[1.0, 1.0][..], false));
     }

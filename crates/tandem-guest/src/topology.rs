@@ -141,6 +141,9 @@ impl Keeper {
             let answer = self.probe();
             self.turns.fetch_add(1, Ordering::Relaxed);
             self.forget_if_stale();
+            if doubted && answer == Answer::Open {
+                self.doubt.store(true, Ordering::Relaxed);
+            }
             schedule.answered(answer, doubted, now, Instant::now());
         }
     }

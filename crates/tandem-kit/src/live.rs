@@ -20,8 +20,8 @@ pub struct Args {
 }
 
 /// A gap in the time line of the busy thread that is longer than this is an absence of the vCPU, ns
-/// (`TANDEM_PHASE_MIN_NS` in `policy/phase.h`).
-const ABSENT_NS: u64 = 500_000;
+/// (`TANDEM_INACTIVE_MIN_NS` in `policy/vcap.h`).
+const ABSENT_NS: u64 = 300_000;
 /// Pause between two questions.
 const PAUSE: Duration = Duration::from_micros(200);
 

@@ -106,7 +106,8 @@ impl Activity {
         Self::new(self.intervals.windows(2).map(|pair| (pair[0].1, pair[1].0)))
     }
 
-    /// Lengths of the absences, and of the active periods between two of them, ns.
+    /// Lengths of the absences, and of the active periods between two of them, ns. Only whole active periods count: the
+    /// first and the last were cut by the observation.
     pub fn lengths_ns(&self) -> (Vec<u64>, Vec<u64>) {
         let length = |(from, to): &(u64, u64)| to - from;
         let whole = self.intervals.iter().skip(1).rev().skip(1).map(length).collect();
@@ -116,15 +117,12 @@ impl Activity {
     /// What the absences between the intervals look like. The time before the first and after the last is not
     /// known to be one.
     pub fn absences(&self) -> Absences {
-        let mut gaps: Vec<u64> = self.intervals.windows(2).map(|pair| pair[1].0 - pair[0].1).collect();
+        let (mut gaps, whole) = self.lengths_ns();
         gaps.sort_unstable();
         let count = gaps.len();
         let absent: u64 = gaps.iter().sum();
         let ran = self.total_ns();
         let mean = |sum: u64, n: usize| if n == 0 { 0.0 } else { sum as f64 / n as f64 };
-        // Only whole active periods count: the first and the last were cut by the observation.
-        let whole: Vec<u64> =
-            self.intervals.iter().skip(1).rev().skip(1).map(|(from, to)| to - from).collect();
         Absences {
             count,
             mean_ns: mean(absent, count),

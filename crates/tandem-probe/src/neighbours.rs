@@ -9,7 +9,8 @@ use std::fmt;
 pub const CONTENDED: f64 = 0.95;
 /// Lengths whose spread (standard deviation over mean) is below this are even.
 const EVEN: f64 = 0.25;
-/// The part of wake-ups served at once differs from the share by more than this: the host looks at who has slept.
+/// The part of wake-ups served at once differs from the share by more than this, or by more than half of what is possible:
+/// the host looks at who has slept.
 const LOOKS: f64 = 0.25;
 /// Quotas have periods of this length or more, ms (`cpu.max`: 100 ms unless told otherwise; libvirt the same).
 const QUOTA_PERIOD_MS: f64 = 20.0;
@@ -64,7 +65,11 @@ impl Neighbours {
         if even && long && all && at_once == Some(true) {
             return Self::Quota;
         }
-        let looks = |vcpu: &Seen| vcpu.at_once.is_some_and(|at_once| (at_once - vcpu.share).abs() > LOOKS);
+        let looks = |vcpu: &Seen| {
+            let bounds =
+                (vcpu.share - LOOKS.min(vcpu.share / 2.0), vcpu.share + LOOKS.min((1.0 - vcpu.share) / 2.0));
+            vcpu.at_once.is_some_and(|at_once| at_once < bounds.0 || at_once > bounds.1)
+        };
         match (most(&looks), even) {
             (true, _) => Self::Fair,
             (false, true) => Self::Regular,
@@ -127,6 +132,14 @@ mod tests {
         let (never, always) = (seen(0.5, true, 0.05), seen(0.5, false, 0.98));
         assert_eq!(Neighbours::of(&[never, never], Some(false)), Neighbours::Fair, "the slice ends first");
         assert_eq!(Neighbours::of(&[always, always], None), Neighbours::Fair, "who has slept preempts");
+        let seldom_away = seen(0.82, false, 1.0);
+        assert_eq!(
+            Neighbours::of(&[seldom_away, seldom_away], None),
+            Neighbours::Fair,
+            "and so beside a few bursts"
+        );
+        let seldom_there = seen(0.2, false, 0.02);
+        assert_eq!(Neighbours::of(&[seldom_there, seldom_there], None), Neighbours::Fair);
     }
 
     #[test]
