@@ -40,6 +40,21 @@ pub struct Claim {
     pub cause: Option<String>,
 }
 
+impl Claim {
+    /// Why its parts do not fit together.
+    fn meaningless(&self) -> Option<&'static str> {
+        let of_samples = matches!(
+            self.target,
+            Target::AtLeast { .. } | Target::AtMost { .. } | Target::NotWorseThanRivalsBy(_)
+        );
+        match (of_samples, self.combine, &self.against) {
+            (true, Combine::Mean, _) => Some("a geometric mean is a ratio, and its target is one of samples"),
+            (true, _, Some(_)) => Some("it is compared with an arm, and its target does not look at that"),
+            _ => None,
+        }
+    }
+}
+
 /// Names of metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
@@ -177,7 +192,7 @@ impl Book {
                 _ if claim.against.as_ref() == Some(&claim.arm) => {
                     Some(format!("{:?}: {:?} is compared with itself", claim.text, claim.arm))
                 }
-                _ => None,
+                _ => claim.meaningless().map(|why| format!("{:?}: {why}", claim.text)),
             }
         })
     }
@@ -245,6 +260,13 @@ mod tests {
             ("[\"c\", \"d\"]", "[]", "no metric"),
             ("\"d\"", "\"c\"", "twice"),
             ("against = \"f\"", "against = \"e\"", "with itself"),
+            ("{ not_worse_by = 0.05 }", "{ not_worse_than_rivals_by = 0.05 }", "is one of samples"),
+            ("{ not_worse_by = 0.05 }", "{ at_least = { value = 1.0, of = \"min\" } }", "is one of samples"),
+            (
+                "combine = \"mean\"\narm = \"e\"\ntarget = { not_worse_by = 0.05 }",
+                "arm = \"e\"\ntarget = { at_least = { value = 1.0, of = \"min\" } }",
+                "does not look at that",
+            ),
         ] {
             let book: Book = toml::from_str(&text.replace(from, to)).unwrap();
             assert!(book.fault().is_some_and(|fault| fault.contains(why)), "{why}");

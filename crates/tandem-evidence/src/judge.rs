@@ -140,10 +140,8 @@ fn judge_each(claim: &Claim, metrics: &[Metric], baseline: &str) -> Judgement {
 }
 
 fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str) -> Judgement {
-    let met = |holds: bool, figure: String| Judgement {
-        standing: if holds { Standing::Holds } else { Standing::Missed },
-        figure,
-    };
+    let holds_if = |holds: bool| if holds { Standing::Holds } else { Standing::Missed };
+    let met = |holds: bool, figure: String| Judgement { standing: holds_if(holds), figure };
     let ratio = metric.ratio.get(&claim.arm);
     let ratio_figure = |prefix: &str| match ratio {
         Some(r) => format!("{prefix}ratio {:.3} [{:.3}, {:.3}]", r.median, r.ci95[0], r.ci95[1]),
@@ -154,7 +152,6 @@ fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str) -> Judgement {
         standing: ratio.map_or(Standing::Open, standing),
         figure: ratio_figure(""),
     };
-    let holds_if = |holds: bool| if holds { Standing::Holds } else { Standing::Missed };
     match claim.target {
         Target::RatioBelow(bound) => by_ratio(&|r| holds_if(r.ci95[1] < bound)),
         Target::RatioAbove(bound) => by_ratio(&|r| holds_if(r.ci95[0] > bound)),
