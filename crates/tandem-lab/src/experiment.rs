@@ -36,6 +36,9 @@ pub struct Experiment {
     /// Repetitions of each arm.
     #[serde(default = "ten")]
     pub reps: u32,
+    /// How often the workloads run in each of them: loading a scheduler takes half a minute in an emulated guest.
+    #[serde(default = "once")]
+    pub rounds: u32,
     /// How often everything is booted anew; every boot runs all repetitions.
     #[serde(default = "once")]
     pub boots: u32,
@@ -107,15 +110,18 @@ impl HostScheduler {
 
     /// The shell command that does it; none: nothing is to be changed.
     pub fn command(&self) -> Option<String> {
-        let hrtick = self.hrtick.map(|on| {
-            format!("echo {} > /sys/kernel/debug/sched/features", if on { "HRTICK" } else { "NO_HRTICK" })
-        });
+        let hrtick = self.hrtick.map(hrtick_command);
         let slice = self
             .base_slice_us
             .map(|us| format!("echo {} > /sys/kernel/debug/sched/base_slice_ns", us * 1000));
         let parts: Vec<String> = hrtick.into_iter().chain(slice).collect();
         (!parts.is_empty()).then(|| parts.join(" && "))
     }
+}
+
+/// The shell command that makes EEVDF's slices end when they are due, or at ticks.
+pub fn hrtick_command(on: bool) -> String {
+    format!("echo {} > /sys/kernel/debug/sched/features", if on { "HRTICK" } else { "NO_HRTICK" })
 }
 
 /// A guest.
@@ -415,8 +421,13 @@ impl Experiment {
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.arms.is_empty() || self.workloads.is_empty() || self.reps == 0 || self.boots == 0 {
-            return Err("needs at least one arm, one [[workload]], one repetition and one boot".into());
+        if self.arms.is_empty()
+            || self.workloads.is_empty()
+            || [self.reps, self.rounds, self.boots].contains(&0)
+        {
+            return Err(
+                "needs at least one arm, one [[workload]], one repetition, one round and one boot".into()
+            );
         }
         for arm in &self.arms {
             if arm != KERNEL_ARM && self.command(arm).is_none_or(|command| command.is_empty()) {
@@ -631,6 +642,7 @@ metrics = [{ name = "work", path = "work_per_s", better = "higher" }]
             ("mode = \"nested\"", "mode = \"single\"", "has no [[vm]]"),
             ("title = \"t\"", "title = \"t\"\ncpus = 3\nsockets = 2", "multiple"),
             ("title = \"t\"", "title = \"t\"\ncolour = 1", "line 4"),
+            ("title = \"t\"", "title = \"t\"\nrounds = 0", "one round"),
             ("title = \"t\"", "title = \"t\"\nfunctions = \"f() { :; }\"", "could use them"),
             ("better = \"higher\"", "better = \"more\"", "line 16"),
             ("argv = [\"tandem-kit\", \"spin\"]", "", "either argv or script"),

@@ -191,6 +191,9 @@ impl Measured {
     }
 }
 
+/// A run ends with the first line that shows trouble; registers and the stack come after it.
+const LAST_WORDS: Duration = Duration::from_secs(12);
+
 /// Ends a session and decides whose failure a failure is.
 fn conclude(
     session: Session,
@@ -199,6 +202,9 @@ fn conclude(
     verbose: bool,
 ) -> Result<(), LabError> {
     let loaded = session.scheduler_loaded;
+    if session.machine.trouble().is_some() && !session.machine.ended() {
+        std::thread::sleep(LAST_WORDS);
+    }
     let mut signs = session.machine.signs();
     if session.machine.ended() {
         signs.push(Sign::Host);
@@ -294,9 +300,11 @@ fn measure(
                 session.load(&command)?;
                 measured.commands.insert(arm.clone(), command.join(" "));
             }
-            for workload in &experiment.workloads {
-                progress.step(&format!("{at}: {}", workload.name));
-                run_workload(session, experiment, workload, arm, measured)?;
+            for _ in 0..experiment.rounds {
+                for workload in &experiment.workloads {
+                    progress.step(&format!("{at}: {}", workload.name));
+                    run_workload(session, experiment, workload, arm, measured)?;
+                }
             }
             // Nothing is measured while schedulers come and go, which takes many times as long on contended vCPUs.
             session.contenders.activate(&mut session.machine.link, experiment, BTreeSet::new())?;
@@ -429,6 +437,7 @@ fn new_result(experiment: &Experiment, parts: &fetch::Parts, accel: Accel) -> Ex
         ("kernel", json!(parts.kernel_release)),
         ("qemu", json!(parts.qemu_version)),
         ("accel", json!(accel.name())),
+        ("slice_timers", json!(rig::has_slice_timers(experiment.mode, accel))),
         ("cpus", json!(cores)),
         ("date", json!(today())),
     ] {

@@ -1,11 +1,12 @@
 //! One boot: the host, its guests, the scheduler under test, and what the host says meanwhile.
 
 use crate::contention::Contenders;
-use crate::experiment::{Experiment, Mode};
+use crate::experiment::{hrtick_command, Experiment, Mode};
 use crate::fetch::Parts;
 use crate::image::{self, Images};
 use crate::machine::{Accel, Machine, Size};
 use crate::progress::Progress;
+use crate::rig;
 use crate::speed::{self, Speed};
 use crate::LabError;
 use std::path::Path;
@@ -59,11 +60,7 @@ impl Session {
             insert_module(&mut machine, module)?;
         }
         if let Some(command) = experiment.host.command() {
-            let argv = ["/bin/sh", "-c", &command].map(str::to_string);
-            let output = machine.link.exec(SELF, &argv, SHORT)?;
-            if output.status != 0 {
-                return Err(LabError::Rig(format!("[host]: {}", output.stderr.trim())));
-            }
+            shell(&mut machine, SELF, &command)?;
         }
         let mut guests = Vec::new();
         if experiment.mode == Mode::Nested {
@@ -100,6 +97,9 @@ impl Session {
             }
             if vm.name == experiment.target() {
                 facts = Some(found);
+            }
+            if !rig::has_slice_timers(experiment.mode, accel) {
+                shell(&mut machine, &vm.name, &hrtick_command(false))?;
             }
         }
         let facts = match facts {
@@ -230,6 +230,16 @@ impl Session {
         }
         self.machine.power_off()
     }
+}
+
+/// Sets something up; where it fails, the rig has failed.
+fn shell(machine: &mut Machine, target: &str, command: &str) -> Result<(), LabError> {
+    let argv = ["/bin/sh", "-c", command].map(str::to_string);
+    let output = machine.link.exec(target, &argv, SHORT)?;
+    if output.status == 0 {
+        return Ok(());
+    }
+    Err(LabError::Rig(format!("{target}: {command}: {}", output.stderr.trim())))
 }
 
 fn insert_module(machine: &mut Machine, name: &str) -> Result<(), LabError> {
