@@ -76,7 +76,9 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 	s32 idle;
 
 	if (is_idle(c)) {
-		k_kick_idle(cpu);
+		/* One that a task is sent to when it wakes up is woken by the kernel; a kick would be one more interrupt, here. */
+		if (!(enq_flags & SCX_ENQ_WAKEUP) || cpu != scx_bpf_task_cpu(p))
+			k_kick_idle(cpu);
 		return false;
 	}
 	if (t->class == CLASS_NORMAL && c->curr_class == CLASS_BEST_EFFORT)
