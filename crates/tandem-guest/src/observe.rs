@@ -48,7 +48,7 @@ fn scaled(share: Option<f64>) -> u32 {
 pub fn what_pays(neighbours: Neighbours) -> &'static str {
     match neighbours {
         Neighbours::None => "nothing is to be gained but by threads that share a core",
-        Neighbours::Fair => "placement on wake-up pays; --ivh does not: the end of a slice is not foreseen",
+        Neighbours::Fair => "placement on wake-up gains little; --ivh nothing: the end of a slice is not foreseen",
         Neighbours::Quota => "placement gains little, for all are absent at once; a larger quota would help, or fewer threads",
         Neighbours::Regular => {
             "placement on wake-up pays; for CPU-bound tasks --ivh where leaving takes less than half of an absence"
