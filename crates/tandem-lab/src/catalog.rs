@@ -51,6 +51,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "neighbours-weight",
     "neighbours-stacked",
     "neighbours-free",
+    "neighbours-more",
     "moving",
     "bvs",
     "bvs-limit",
