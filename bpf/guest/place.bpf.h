@@ -11,10 +11,10 @@ static __always_inline u64 wait_of(const struct cpu_state *c, u64 now)
 	return vcap_wait_after_ns(&c->model, now, sub_floor_u64(now, c->seen_at_ns));
 }
 
-/* Part of its pCPU's time that it is believed to get, beside what is true of all. */
-static __always_inline u32 believed_share(const struct cpu_state *c, u64 now)
+/* Part of its pCPU's time that it is believed to get, beside what is true of all. `prior`: vcap_prior(). */
+static __always_inline u32 believed_share(const struct cpu_state *c, u64 now, u32 prior)
 {
-	return has(PART_POOL) ? vcap_share_believed(&c->model, now, &pool, vcap_prior(&c->model, &pool)) : share_of(c, now);
+	return has(PART_POOL) ? vcap_share_believed(&c->model, now, &pool, prior) : share_of(c, now);
 }
 
 /* Apart from the loop that compares them: the verifier would follow each of its paths through every round. */
@@ -22,14 +22,16 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu);
 	struct place_view view = { 0 };
+	u32 prior;
 
 	if (!c)
 		return ~0ULL;
+	prior = vcap_prior(&c->model, &pool);
 	view = (struct place_view){
 		.queued_work = c->queued_work,
 		.nr_tasks = c->tasks[class_index(CLASS_NORMAL)],
 		.inactive_mean_ns = vcap_fresh(&c->model, now) ? c->model.inactive_mean_ns : 0,
-		.share = believed_share(c, now),
+		.share = believed_share(c, now, prior),
 		.speed = c->speed,
 		.idle = is_idle(c),
 		.here = cpu == bpf_get_smp_processor_id(),
@@ -40,7 +42,7 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 	else	/* One that is here will be idle for any time until it is woken again. */
 		view.wait_ns = view.here ? vcap_wait_ns(&c->model, now) : wait_of(c, now);
 	if (has(PART_POOL))
-		view.wait_ns = vcap_wait_believed_ns(&c->model, now, view.wait_ns, &pool, vcap_prior(&c->model, &pool));
+		view.wait_ns = vcap_wait_believed_ns(&c->model, now, view.wait_ns, &pool, prior);
 	view.share = beside(view.share, cpu);
 	if (has(PART_STATE)) {
 		view.inactive_for_ns = inactive_for(c, cpu, now);

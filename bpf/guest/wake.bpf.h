@@ -39,7 +39,7 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 		 * come: from there nobody could take the task back.
 		 */
 		c = cpu_state(cpu);
-		if (idle && (!c || believed_share(c, k_now()) < TANDEM_CONTENDED_SHARE))
+		if (idle && (!c || believed_share(c, k_now(), vcap_prior(&c->model, &pool)) < TANDEM_CONTENDED_SHARE))
 			return cpu;
 	} else {
 		cpu = k_any_idle() ? scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle) : prev_cpu;

@@ -243,12 +243,7 @@ fn shell(machine: &mut Machine, target: &str, command: &str) -> Result<(), LabEr
 }
 
 fn insert_module(machine: &mut Machine, name: &str) -> Result<(), LabError> {
-    let argv = vec!["insmod".to_string(), format!("/lib/mods/{name}.ko")];
-    let output = machine.link.exec(SELF, &argv, SHORT)?;
-    if output.status == 0 {
-        return Ok(());
-    }
-    Err(LabError::Rig(format!("module {name}: {}", output.stderr.trim())))
+    shell(machine, SELF, &format!("insmod /lib/mods/{name}.ko"))
 }
 
 /// The end of a program's output, for a message: a script may have said why on either stream.
