@@ -136,7 +136,7 @@ POLICY bool push_gains(u32 from, u32 to)
 struct pull_view {
 	u32 waiting;		/* tasks that wait at the source */
 	u32 from_share, to_share;
-	u64 source_busy_ns;	/* for how long the source has had normal tasks to run without a pause */
+	u64 source_burst_ns;	/* for how long the task that the source runs has not slept */
 	u64 drain_ns;		/* until the source has served one turn of everybody there */
 	bool source_inactive;	/* preempted by the host right now, or asleep and not answering */
 	bool far;		/* source and taker have no cache in common */
@@ -146,8 +146,10 @@ struct pull_view {
  * May a vCPU with nothing to do take a waiting task from another? Across caches
  * only if that saves more than it costs. Otherwise an equal or better one:
  * always. A much weaker one only where waiting is worse: the source is not
- * running at all, many wait there, or it has had no pause for long: then there
- * is more to do than it can, and even a fraction of a pCPU is gained.
+ * running at all, many wait there, or it is shared by CPU-bound tasks, which
+ * gain throughput even from a fraction of a pCPU. That it has had no pause for
+ * long is no reason: a client and its servers leave it none, and each of them
+ * that goes to a weak vCPU holds up the others.
  */
 POLICY bool pull_helps(const struct pull_view *v)
 {
@@ -159,7 +161,7 @@ POLICY bool pull_helps(const struct pull_view *v)
 		return true;
 	if (v->source_inactive)
 		return true;
-	return v->waiting > 3 || v->source_busy_ns >= TANDEM_HOG_NS;
+	return v->waiting > 3 || v->source_burst_ns >= TANDEM_HOG_NS;
 }
 
 #endif

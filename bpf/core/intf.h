@@ -141,7 +141,6 @@ struct cpu_state {
 	u64 curr_charged_at_ns;	/* V is exact up to here; 0: nobody runs */
 	u64 curr_burst_ns;	/* run time of the current task since it last slept */
 	u64 idle_floor_at_ns;
-	u64 busy_since_ns;	/* since when it has had normal tasks to run, if it has one now; later by what the host took since then */
 	u64 late_due_ns;	/* when the first of the late queue is due; 0: it is empty (any CPU) */
 	u64 overdue_at_ns;	/* when those were last looked for who have waited for long */
 	u64 leavers_at_ns;	/* when it was last looked for CPUs that are about to go */

@@ -129,7 +129,7 @@ static __always_inline bool would_take(struct cpu_state *c, s32 cpu, struct cpu_
 		.waiting = waiting,
 		.from_share = capacity(from, now),
 		.to_share = capacity_beside(c, cpu, now),
-		.source_busy_ns = busy_for(from, now),
+		.source_burst_ns = from->curr_class == CLASS_NORMAL ? from->curr_burst_ns : 0,
 		.source_inactive = off_pcpu(from_cpu, from, now),
 	};
 

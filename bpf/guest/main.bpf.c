@@ -271,8 +271,6 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	t->charged_steal_ns = c->seen_steal_ns;
 	c->curr_pid = p->pid;
 	was = c->curr_class;
-	if (was != CLASS_NORMAL)
-		c->busy_since_ns = now;
 	/* Others read the class first, and the host may take this CPU at any moment. */
 	barrier();
 	c->curr_class = t->class;
@@ -391,12 +389,8 @@ void BPF_STRUCT_OPS(guest_cpu_release, s32 cpu, struct scx_cpu_release_args *arg
 	struct cpu_state *c = cpu_state(cpu);
 
 	/* A higher class took the CPU: busy, but not with us. */
-	if (c) {
-		if (c->curr_class != CLASS_NORMAL)
-			c->busy_since_ns = k_now();
-		barrier();
+	if (c)
 		c->curr_class = CLASS_NORMAL;
-	}
 	scx_bpf_reenqueue_local();
 }
 

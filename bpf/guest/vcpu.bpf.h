@@ -37,12 +37,6 @@ static __always_inline bool is_idle(const struct cpu_state *c)
 	return c->curr_class == CLASS_NONE;
 }
 
-/* For how long it has run normal tasks without a pause of its own, absences apart; 0: it has none now. */
-static __always_inline u64 busy_for(const struct cpu_state *c, u64 now)
-{
-	return c->curr_class == CLASS_NORMAL ? sub_floor_u64(now, c->busy_since_ns) : 0;
-}
-
 /* Part of its pCPU's time that it gets. */
 static __always_inline u32 share_of(const struct cpu_state *c, u64 now)
 {
@@ -217,7 +211,6 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 	c->seen_returns = all;
 	c->wanted_ns += was == WAS_BUSY ? elapsed : stolen;
 	c->stolen_ns += stolen;
-	c->busy_since_ns += stolen;
 	if (stolen >= TANDEM_ABSENCE_MIN_NS)
 		trace(TRACE_ABSENT, 0, stolen);
 	step = (u32)min_u64(returns, STEP_RETURNS_MAX) << STEP_RETURNS_SHIFT;

@@ -510,7 +510,7 @@ fn equal_vcpus_always_share_waiting_work_and_weak_ones_leave_short_work() {
         waiting: 1,
         from_share: 1024,
         to_share: 1000,
-        source_busy_ns: 0,
+        source_burst_ns: 0,
         drain_ns: 0,
         source_inactive: false,
         far: false,
@@ -520,7 +520,7 @@ fn equal_vcpus_always_share_waiting_work_and_weak_ones_leave_short_work() {
     assert!(!pull_helps(&pull));
     pull.source_inactive = true;
     assert!(pull_helps(&pull));
-    pull = pull_view { source_inactive: false, source_busy_ns: 40 * MS, ..pull };
+    pull = pull_view { source_inactive: false, source_burst_ns: 40 * MS, ..pull };
     assert!(pull_helps(&pull));
 }
 
@@ -557,7 +557,7 @@ fn work_crosses_caches_only_where_that_saves_more_than_it_costs() {
             waiting: 1,
             from_share: share,
             to_share: share,
-            source_busy_ns: 0,
+            source_burst_ns: 0,
             drain_ns,
             source_inactive,
             far,
@@ -619,7 +619,7 @@ proptest! {
 
     #[test]
     fn no_waiting_task_no_pull(from in 0u32..=1024, to in 0u32..=1024, burst in any::<u64>(), inactive in any::<bool>()) {
-        let pull = pull_view { waiting: 0, from_share: from, to_share: to, source_busy_ns: burst, drain_ns: u64::MAX, source_inactive: inactive, far: inactive };
+        let pull = pull_view { waiting: 0, from_share: from, to_share: to, source_burst_ns: burst, drain_ns: u64::MAX, source_inactive: inactive, far: inactive };
         prop_assert!(!pull_helps(&pull));
     }
 
