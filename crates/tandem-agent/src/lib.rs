@@ -234,6 +234,8 @@ pub struct RtStat {
     pub asked_ns: u64,
     /// Busy time so far, nanoseconds.
     pub busy_ns: u64,
+    /// When this was read, nanoseconds of the machine's monotonic clock.
+    pub at_ns: u64,
 }
 
 #[cfg(test)]

@@ -68,12 +68,14 @@ impl Competitors {
 
     /// What they have done so far.
     pub fn stats(&self) -> Vec<RtStat> {
+        let at_ns = sys::now_ns();
         let of = |c: &Competitor| RtStat {
             cpu: c.cpu,
             bursts: c.shared.bursts.load(Ordering::Relaxed),
             joined: c.shared.joined.load(Ordering::Relaxed),
             asked_ns: c.shared.asked_ns.load(Ordering::Relaxed),
             busy_ns: c.shared.busy_ns.load(Ordering::Relaxed),
+            at_ns,
         };
         self.0.iter().map(of).collect()
     }

@@ -7,8 +7,11 @@ use tempfile::TempDir;
 /// Begins the name of a folder that one run of the lab works in.
 const WORK_PREFIX: &str = "run.";
 
+/// Says that all downloads are there, and of which kernel release; numbered, for what belongs to them changes.
+pub(crate) const DONE: &str = "parts-2.done";
+
 /// What the lab puts into its folder. Nothing else is ever removed: the folder is the user's choice.
-const ENTRIES: [&str; 11] = [
+const ENTRIES: [&str; 12] = [
     "apt",
     "kernels",
     "peers",
@@ -17,6 +20,8 @@ const ENTRIES: [&str; 11] = [
     "kernel",
     "vmlinux",
     "vmlinux.packed",
+    DONE,
+    // The mark of older versions.
     "parts.done",
     "packages",
     "accel",
@@ -105,7 +110,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cache = dir.path().join("cache");
         std::fs::create_dir_all(cache.join("qemu/usr")).unwrap();
-        for name in ["vmlinux", "parts.done", "guest-7.2-1.cpio", "host-notes.txt", "thesis.tex"] {
+        for name in ["vmlinux", DONE, "parts.done", "guest-7.2-1.cpio", "host-notes.txt", "thesis.tex"] {
             std::fs::write(cache.join(name), "x").unwrap();
         }
         clean_at(&cache).unwrap();

@@ -71,6 +71,8 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "test-load",
     "test-guest",
     "test-faults",
+    "test-reports",
+    "test-away",
     "test-hotplug",
     "test-nested",
     "test-probe",

@@ -52,7 +52,8 @@ pub struct Delivered {
     pub period_ms: f64,
     /// Run delay per absence, milliseconds: bursts without a pause between them are one.
     pub absence_ms: f64,
-    /// For how much of the time the vCPU wanted to run, percent (of the time that the bursts span).
+    /// For how much of the time the vCPU wanted to run, percent (of the time that the bursts and their gaps take, or of
+    /// all where the CPUs are contended by turns).
     pub demand_pct: f64,
 }
 
@@ -264,19 +265,22 @@ fn delivered_to(
         return None;
     }
     let (on, off) = (asked.on_us as f64, asked.off_us as f64);
+    // Where competitors take turns, what was asked of one depends on how much of this time was its turn: its bursts say.
+    let span_us = match asked.swap_ms {
+        0 => bursts as f64 * (on + off),
+        _ => c1.at_ns.saturating_sub(c0.at_ns).max(1) as f64 / 1e3,
+    };
     Some(Delivered {
         vm: vm.to_string(),
         vcpu,
         cpu,
-        asked_share_pct: 100.0 * on
-            / (on + off)
-            / if asked.swap_ms > 0 { asked.cpus.len() as f64 } else { 1.0 },
+        asked_share_pct: 100.0 * bursts as f64 * on / span_us,
         share_pct: 100.0 * delay_ns / (run_ns + delay_ns),
         asked_period_ms: on / 1e3,
         drawn_period_ms: c1.asked_ns.saturating_sub(c0.asked_ns) as f64 / bursts as f64 / 1e6,
         period_ms: delay_ns / bursts as f64 / 1e6,
         absence_ms: delay_ns / absences as f64 / 1e6,
-        demand_pct: 100.0 * (run_ns + delay_ns) / (bursts as f64 * (on + off) * 1e3),
+        demand_pct: 100.0 * (run_ns + delay_ns) / (span_us * 1e3),
     })
 }
 
@@ -306,6 +310,7 @@ mod tests {
                 joined: bursts / 5,
                 asked_ns: bursts * 4_000_000,
                 busy_ns: 0,
+                at_ns: (run_ms + delay_ms) * 1_000_000,
             }],
         };
         let got =
@@ -314,6 +319,42 @@ mod tests {
         assert!((got[0].share_pct - 52.0).abs() < 1e-9 && (got[0].period_ms - 4.16).abs() < 1e-9);
         assert!((got[0].absence_ms - 5.2).abs() < 1e-9);
         assert!((got[0].asked_share_pct - 50.0).abs() < 1e-9 && (got[0].drawn_period_ms - 4.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn of_cpus_contended_by_turns_each_is_judged_by_its_turns() {
+        let experiment = Experiment::parse(
+            "name='x'\ntitle='t'\nmode='nested'\narms=['eevdf']\n[[vm]]\nname='a'\npins=[1,2]\n\
+             [[contention]]\ncpus=[1,2]\non_us=4000\noff_us=4000\nswap_ms=500\n[[workload]]\nname='w'\nscript='true'\n",
+            "x",
+        )
+        .unwrap();
+        // Of two seconds CPU 1 was contended for one and a half; the vCPUs were busy all the time.
+        let at = |time_ms: u64, bursts: [u64; 2]| Truth {
+            vcpus: [0, 1]
+                .map(|vcpu| {
+                    let delay_ms = bursts[vcpu] * 4;
+                    let run_ns = (time_ms - delay_ms) * 1_000_000;
+                    VcpuStat { vm: "a".into(), vcpu, tid: 1, run_ns, run_delay_ns: delay_ms * 1_000_000 }
+                })
+                .to_vec(),
+            competitors: [0, 1]
+                .map(|index| RtStat {
+                    cpu: index + 1,
+                    bursts: bursts[index],
+                    joined: 0,
+                    asked_ns: bursts[index] * 4_000_000,
+                    busy_ns: 0,
+                    at_ns: time_ms * 1_000_000,
+                })
+                .to_vec(),
+        };
+        let got =
+            delivered(&experiment, 0, |cpu| witness(&experiment, cpu), &at(0, [0, 0]), &at(2000, [187, 62]));
+        let near = |value: f64, right: f64| (value - right).abs() < 0.5;
+        assert!(near(got[0].demand_pct, 100.0) && near(got[1].demand_pct, 100.0));
+        assert!(near(got[0].asked_share_pct, 37.5) && near(got[1].asked_share_pct, 12.5));
+        assert!(near(got[0].share_pct, 37.5) && near(got[1].share_pct, 12.5));
     }
 
     #[test]

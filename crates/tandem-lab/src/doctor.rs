@@ -59,7 +59,7 @@ fn disk() -> Finding {
     };
     match sys::free_bytes(&dir) {
         Ok(free) => {
-            let enough = free >= DISK_NEEDED || dir.join("parts.done").exists();
+            let enough = free >= DISK_NEEDED || fetch::is_whole(&dir);
             let text = format!("{}, {} free ({} are needed)", dir.display(), gib(free), gib(DISK_NEEDED));
             finding("cache", enough, text)
         }
@@ -68,7 +68,8 @@ fn disk() -> Finding {
 }
 
 fn parts() -> Finding {
-    let done = cache::dir().ok().and_then(|dir| fs::read_to_string(dir.join("parts.done")).ok());
+    let whole = cache::dir().ok().filter(|dir| fetch::is_whole(dir));
+    let done = whole.and_then(|dir| fs::read_to_string(dir.join(cache::DONE)).ok());
     match (done, fetch::machine_mirror()) {
         (Some(release), _) => finding("packages", true, format!("fetched; kernel {}", release.trim())),
         (None, Ok(mirror)) => finding("packages", true, format!("not fetched yet; mirror {mirror}")),

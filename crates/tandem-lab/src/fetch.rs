@@ -14,9 +14,6 @@ const QEMU: &[&str] = &["qemu-system-x86"];
 const PROGRAMS: &[&str] =
     &["rt-tests", "rt-app", "stress-ng", "sysbench", "nginx", "wrk", "redis-server", "redis-tools", "pbzip2"];
 
-/// Says that all parts are there; numbered, for what belongs to them changes.
-const DONE: &str = "parts-2.done";
-
 /// What the lab boots and runs.
 #[derive(Debug, Clone)]
 pub struct Parts {
@@ -40,8 +37,8 @@ pub struct Parts {
 /// A package or a tool is missing, or the disk is full.
 pub fn parts() -> Result<Parts, LabError> {
     let root = cache::dir()?;
-    let done = root.join(DONE);
-    if !done.exists() {
+    let done = root.join(cache::DONE);
+    if !is_whole(&root) {
         let apt = Apt::new(&root, &[SUITE])?;
         progress::note("lab: fetching package lists");
         apt.run("apt-get", &["-qq", "update"])?;
@@ -63,6 +60,11 @@ pub fn parts() -> Result<Parts, LabError> {
         modules: root.join("kernel/usr/lib/modules").join(&kernel_release),
         kernel_release,
     })
+}
+
+/// Are all parts in the cache? The mark alone does not say so: somebody may have removed a part.
+pub(crate) fn is_whole(root: &Path) -> bool {
+    [cache::DONE, "qemu", "programs", "kernel", "vmlinux"].iter().all(|name| root.join(name).exists())
 }
 
 /// Command that runs a program of an unpacked root with that root's own loader and libraries.
@@ -301,12 +303,19 @@ pub(crate) fn extract_vmlinux(root: &Path, release: &str, out: &Path) -> Result<
         .status()
         .map_err(LabError::io("run zstd on", &packed))?;
     let _ = fs::remove_file(&packed);
-    // xz and zstd complain about the four bytes that the kernel appends, after all is written.
-    let whole = fs::metadata(out).map(|meta| meta.len() > payload.len() as u64).unwrap_or(false);
-    if !status.success() && !whole {
-        return Err(failed(format!("{tool} failed")));
+    // The kernel appends four bytes, of which both tools complain after all is written: the length of what was packed. That
+    // tells whether it is all there (the disk may be full).
+    let whole = length_of_packed(payload) == fs::metadata(out).ok().map(|meta| meta.len());
+    if !whole {
+        let _ = fs::remove_file(out);
+        return Err(failed(format!("{tool} unpacked only a part of it ({status}; disk full?)")));
     }
     Ok(())
+}
+
+/// Length of what a kernel's payload unpacks to, as its last four bytes say.
+fn length_of_packed(payload: &[u8]) -> Option<u64> {
+    payload.last_chunk::<4>().map(|four| u64::from(u32::from_le_bytes(*four)))
 }
 
 #[cfg(test)]
@@ -322,6 +331,45 @@ mod tests {
         assert_eq!(mirror("deb http://one.example/debian-security bookworm main"), None);
         let off = "Enabled: no\nURIs: https://off.example/debian\n\nURIs: https://on.example/debian\n";
         assert_eq!(mirror(off).as_deref(), Some("https://on.example/debian"));
+    }
+
+    /// A kernel image around `content`, which claims to be `length` bytes long.
+    fn bz_image(dir: &Path, content: &[u8], length: u32) {
+        let plain = dir.join("plain");
+        fs::write(&plain, content).unwrap();
+        let packed = Command::new("xz").args(["--check=crc32", "-c"]).arg(&plain).output().unwrap();
+        assert!(packed.status.success());
+        let mut image = vec![0u8; 1024];
+        image[0x1f1] = 1;
+        image[0x24c..0x250].copy_from_slice(&(packed.stdout.len() as u32 + 4).to_le_bytes());
+        image.extend_from_slice(&packed.stdout);
+        image.extend_from_slice(&length.to_le_bytes());
+        fs::create_dir_all(dir.join("boot")).unwrap();
+        fs::write(dir.join("boot/vmlinuz-1.2"), image).unwrap();
+    }
+
+    #[test]
+    fn a_kernel_that_was_not_unpacked_to_its_end_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let (content, out) = (vec![7u8; 100_000], dir.path().join("vmlinux"));
+        bz_image(dir.path(), &content, 100_000);
+        extract_vmlinux(dir.path(), "1.2", &out).unwrap();
+        assert_eq!(fs::read(&out).unwrap(), content);
+        bz_image(dir.path(), &content[..60_000], 100_000);
+        let error = extract_vmlinux(dir.path(), "1.2", &out).unwrap_err().to_string();
+        assert!(error.contains("only a part") && !out.exists(), "{error}");
+    }
+
+    #[test]
+    fn what_is_missing_is_fetched_again_whatever_the_mark_says() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["qemu", "programs", "kernel"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        fs::write(dir.path().join(cache::DONE), "7.2").unwrap();
+        assert!(!is_whole(dir.path()));
+        fs::write(dir.path().join("vmlinux"), "x").unwrap();
+        assert!(is_whole(dir.path()));
     }
 
     #[test]

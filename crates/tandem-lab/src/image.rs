@@ -197,6 +197,13 @@ fn with_libraries(archive: &mut Out, root: &Path, program: &str, name: &str) -> 
         .args(["--library-path".as_ref(), library_dir(root).as_os_str(), "--list".as_ref(), path.as_os_str()])
         .output()
         .map_err(LabError::io("run", &loader))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+        return Err(LabError::Fetch {
+            what: program.to_string(),
+            reason: format!("its libraries are unknown: {said}"),
+        });
+    }
     let listed = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut seen = BTreeSet::new();
     for line in listed.lines() {
@@ -221,6 +228,10 @@ fn modules(archive: &mut Out, parts: &Parts, names: &[&str]) -> Result<(), LabEr
         let Some(path) = find_module(&parts.modules, name) else { continue };
         let output =
             Command::new("xz").arg("-dc").arg(&path).output().map_err(LabError::io("run xz on", &path))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+            return Err(LabError::Fetch { what: format!("module {name}"), reason: said });
+        }
         archive
             .file(&format!("lib/mods/{name}.ko"), &output.stdout, false)
             .map_err(LabError::io("write an image entry for", &path))?;

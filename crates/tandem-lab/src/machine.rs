@@ -122,8 +122,8 @@ impl Machine {
             let (qemu, console) = (Arc::clone(&qemu), Arc::clone(&console));
             Box::new(move || check(&qemu, &console))
         };
-        let mut machine =
-            Self { qemu, pid, console, _socket_dir: socket_dir, link: Link::new(line?, alive)? };
+        let link = line.and_then(|line| Link::new(line, alive)).inspect_err(|_| kill(&qemu))?;
+        let mut machine = Self { qemu, pid, console, _socket_dir: socket_dir, link };
         machine.link.wait_for(SELF, Duration::from_secs(60))?;
         machine.pin_threads();
         machine.keep_timers();

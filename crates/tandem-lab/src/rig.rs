@@ -51,6 +51,15 @@ pub fn has_slice_timers(mode: Mode, accel: Accel) -> bool {
     mode != Mode::Nested || accel != Accel::Tcg
 }
 
+/// Memory that a guest's kernel takes for itself, MiB.
+const KERNELS_OWN_MIB: u32 = 96;
+
+/// Least memory of a guest whose image is so large: it lies there packed and unpacked, and the kernel has to live.
+pub fn least_memory_mib(image_bytes: u64) -> u32 {
+    let image_mib = u32::try_from(image_bytes.div_ceil(1 << 20)).unwrap_or(u32::MAX);
+    image_mib.saturating_mul(2).saturating_add(KERNELS_OWN_MIB)
+}
+
 /// A scheduler's command as it may be run in this rig.
 pub fn bearable(mut command: Vec<String>, mode: Mode, accel: Accel) -> Vec<String> {
     let ours = command.starts_with(&["tandem".to_string(), "guest".to_string()]);

@@ -257,6 +257,22 @@ pub fn last_words(output: Option<&Output>) -> String {
     format!("status {}{}: {words}", output.status, if output.timed_out { ", timed out" } else { "" })
 }
 
+/// A guest too small for its image dies without a word of why ("unable to mount root").
+fn enough_memory(experiment: &Experiment, image: &Path) -> Result<(), LabError> {
+    let bytes = std::fs::metadata(image).map_err(LabError::io("read", image))?.len();
+    let least = rig::least_memory_mib(bytes);
+    match experiment.vms.iter().find(|vm| vm.memory_mib < least) {
+        Some(vm) => Err(LabError::Experiment {
+            origin: experiment.name.clone(),
+            message: format!(
+                "guest {:?} has memory_mib = {}: its image needs {least} at least",
+                vm.name, vm.memory_mib
+            ),
+        }),
+        None => Ok(()),
+    }
+}
+
 fn initrd(images: &Images, work: &Path, experiment: &Experiment) -> Result<std::path::PathBuf, LabError> {
     let overlay = work.join("overlay.cpio");
     image::overlay(&overlay, |peer| experiment.uses(peer))?;
@@ -266,6 +282,7 @@ fn initrd(images: &Images, work: &Path, experiment: &Experiment) -> Result<std::
         Mode::Nested => {
             let guest = work.join("guest.cpio");
             image::concatenate(&guest, &[&images.guest, &overlay])?;
+            enough_memory(experiment, &guest)?;
             let carrier = work.join("carrier.cpio");
             image::single(&carrier, &guest, "lib/guest.cpio")?;
             image::concatenate(&initrd, &[&images.host, &overlay, &carrier])?;

@@ -91,10 +91,17 @@ pub(crate) fn at_once(tid: i32) -> io::Result<()> {
 /// Has the child killed when we die, and keeps the terminal's Ctrl-C from it.
 pub(crate) fn tie(command: &mut Command) {
     command.process_group(0);
-    // SAFETY: prctl is async-signal-safe and touches no memory of ours.
+    let parent = std::process::id();
+    // SAFETY: prctl and getppid are async-signal-safe and touch no memory of ours.
     unsafe {
-        command.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // We may have died before the child asked for its signal.
+            if libc::getppid() as u32 != parent {
+                return Err(io::Error::other("the parent has gone"));
+            }
             Ok(())
         });
     }
