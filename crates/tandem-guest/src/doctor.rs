@@ -54,7 +54,8 @@ fn examine(
     hypervisor: Option<&Hypervisor>,
     support: CgroupSupport,
 ) -> Vec<Finding> {
-    let mut findings = vec![beneath(hypervisor), steal(hypervisor), paravirtual(hypervisor)];
+    let mut findings =
+        vec![beneath(hypervisor), steal(hypervisor, &paths.cmdline()), paravirtual(hypervisor)];
     findings.extend(sched_ext(paths));
     let root = if is_root { (State::Good, "root") } else { (State::Note, "not root") };
     findings.push(Finding {
@@ -84,13 +85,18 @@ fn beneath(hypervisor: Option<&Hypervisor>) -> Finding {
     Finding { subject: "hypervisor", state, found, advice }
 }
 
-fn steal(hypervisor: Option<&Hypervisor>) -> Finding {
+fn steal(hypervisor: Option<&Hypervisor>, cmdline: &str) -> Finding {
     let (state, found, advice) = match hypervisor {
-        Some(h) if h.reports_steal() => (State::Good, "reported to the nanosecond".into(), ""),
+        Some(h) if h.steal_is_used(cmdline) => (State::Good, "reported to the nanosecond".into(), ""),
+        Some(h) if h.reports_steal() => (
+            State::Note,
+            "reported by the hypervisor, but the kernel was told not to listen (no-steal-acc)".into(),
+            "take no-steal-acc off the kernel's command line; until then absences are guessed from ticks and gaps",
+        ),
         Some(_) => (
             State::Note,
             "not reported by the hypervisor".into(),
-            "shares are measured from gaps instead; on KVM hosts check that the CPU model has kvm-steal-time",
+            "absences are guessed from ticks and gaps instead; on KVM hosts check that the CPU model has kvm-steal-time",
         ),
         None => (State::Good, String::new(), ""),
     };
@@ -125,6 +131,16 @@ fn sched_ext(paths: &SystemPaths) -> Vec<Finding> {
         finding("type information", State::Good, "in this kernel".into(), "")
     } else {
         finding("type information", State::Bad, "missing".into(), "boot a kernel with CONFIG_DEBUG_INFO_BTF")
+    });
+    findings.push(if paths.is_locked_down() {
+        finding(
+            "kernel lockdown",
+            State::Bad,
+            "confidentiality: BPF programs may not read kernel memory".into(),
+            "boot with lockdown=integrity, or without",
+        )
+    } else {
+        finding("kernel lockdown", State::Good, "does not stand in the way".into(), "")
     });
     let read = |name: &str| {
         std::fs::read_to_string(paths.sched_ext().join(name)).unwrap_or_default().trim().to_owned()
@@ -223,6 +239,38 @@ mod tests {
         assert_eq!(find(&findings, "sched_ext").state, State::Bad);
         let with = CgroupSupport { quota: true, idle: true };
         assert_eq!(find(&examine(&paths, true, None, with), "cpu.max").state, State::Good);
+    }
+
+    #[test]
+    fn what_is_offered_is_not_what_is_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = SystemPaths::under(dir.path());
+        let kvm = Hypervisor { name: "KVM".into(), kvm_features: 1 << 5 };
+        let support = CgroupSupport { quota: true, idle: true };
+        let steal = || find(&examine(&paths, true, Some(&kvm), support), "steal time").clone();
+        assert_eq!(steal().state, State::Good);
+        std::fs::create_dir(dir.path().join("proc")).unwrap();
+        std::fs::write(dir.path().join("proc/cmdline"), "ro quiet no-steal-acc\n").unwrap();
+        assert!(steal().state == State::Note && steal().found.contains("no-steal-acc"));
+    }
+
+    #[test]
+    fn a_locked_down_kernel_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = SystemPaths::under(dir.path());
+        for (file, text) in [
+            ("sys/kernel/sched_ext/state", "disabled"),
+            ("sys/kernel/btf/vmlinux", ""),
+            ("sys/kernel/security/lockdown", "none integrity [confidentiality]\n"),
+        ] {
+            let path = dir.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let support = CgroupSupport { quota: true, idle: true };
+        assert_eq!(find(&examine(&paths, true, None, support), "kernel lockdown").state, State::Bad);
+        let error = crate::preflight::check(&paths, true, || support, false).unwrap_err().to_string();
+        assert!(error.contains("lockdown=integrity"), "{error}");
     }
 
     #[test]

@@ -14,6 +14,9 @@ pub enum GuestError {
     /// The running kernel does not describe its types.
     #[error("this kernel has no type information (/sys/kernel/btf/vmlinux is missing): boot a kernel with CONFIG_DEBUG_INFO_BTF=y")]
     NoBtf,
+    /// BPF programs may not read kernel memory.
+    #[error("this kernel is locked down (/sys/kernel/security/lockdown says confidentiality), which keeps BPF programs from reading what a scheduler has to: boot with lockdown=integrity or without")]
+    LockedDown,
     /// Only one sched_ext scheduler can be loaded.
     #[error("another sched_ext scheduler is loaded ({name}): stop it first")]
     SchedulerPresent {

@@ -11,6 +11,8 @@ pub struct SystemPaths {
     cgroup: PathBuf,
     systemd: PathBuf,
     own_cgroup: PathBuf,
+    cmdline: PathBuf,
+    lockdown: PathBuf,
 }
 
 impl Default for SystemPaths {
@@ -28,6 +30,8 @@ impl SystemPaths {
             cgroup: root.join("sys/fs/cgroup"),
             systemd: root.join("run/systemd/system"),
             own_cgroup: root.join("proc/self/cgroup"),
+            cmdline: root.join("proc/cmdline"),
+            lockdown: root.join("sys/kernel/security/lockdown"),
         }
     }
 
@@ -41,6 +45,16 @@ impl SystemPaths {
 
     pub(crate) fn cgroup(&self) -> &Path {
         &self.cgroup
+    }
+
+    /// What the kernel was started with; empty where it does not say.
+    pub(crate) fn cmdline(&self) -> String {
+        std::fs::read_to_string(&self.cmdline).unwrap_or_default()
+    }
+
+    /// Does the kernel keep its memory from everybody, BPF programs included? (`none [integrity] confidentiality`)
+    pub(crate) fn is_locked_down(&self) -> bool {
+        std::fs::read_to_string(&self.lockdown).is_ok_and(|text| text.contains("[confidentiality]"))
     }
 }
 
@@ -79,6 +93,9 @@ pub fn check(
     }
     if !paths.btf.exists() {
         return Err(GuestError::NoBtf);
+    }
+    if paths.is_locked_down() {
+        return Err(GuestError::LockedDown);
     }
     if !is_root {
         return Err(GuestError::NotRoot);

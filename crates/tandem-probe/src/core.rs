@@ -1,6 +1,7 @@
 //! A CPU on which a thread counts work. The real one is here, another one is made of numbers
 //! ([`crate::emulated::core`]).
 
+use crate::hypervisor::{kernel_cmdline, Hypervisor};
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
@@ -68,7 +69,7 @@ impl Here {
             cpu,
             started,
             schedstat: std::fs::File::open("/proc/thread-self/schedstat").ok(),
-            reports_steal: crate::hypervisor::Hypervisor::detect().is_some_and(|h| h.reports_steal()),
+            reports_steal: Hypervisor::detect().is_some_and(|it| it.steal_is_used(&kernel_cmdline())),
             state: 1,
         }
     }

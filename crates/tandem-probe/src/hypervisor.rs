@@ -21,6 +21,17 @@ const NAMES: [(&[u8; 12], &str); 8] = [
     (b"prl hyperv  ", "Parallels"),
 ];
 
+/// What the running kernel was started with; empty where it does not say.
+pub fn kernel_cmdline() -> String {
+    std::fs::read_to_string("/proc/cmdline").unwrap_or_default()
+}
+
+/// Where hypervisors show themselves.
+#[cfg(target_arch = "x86_64")]
+const LEAVES: std::ops::RangeInclusive<u32> = 0x4000_0000..=0x4000_ff00;
+#[cfg(target_arch = "x86_64")]
+const LEAVES_APART: usize = 0x100;
+
 /// The hypervisor beneath.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hypervisor {
@@ -39,19 +50,37 @@ impl Hypervisor {
         if __cpuid(1).ecx & PRESENT == 0 {
             return None;
         }
-        let leaf = __cpuid(0x4000_0000);
-        let mut signature = [0; 12];
-        for (part, register) in signature.chunks_exact_mut(4).zip([leaf.ebx, leaf.ecx, leaf.edx]) {
-            part.copy_from_slice(&register.to_le_bytes());
-        }
-        let features = if leaf.eax > 0x4000_0000 { __cpuid(0x4000_0001).eax } else { 0 };
-        Some(Self::of(&signature, features))
+        Some(Self::among(|leaf| {
+            let found = __cpuid(leaf);
+            [found.eax, found.ebx, found.ecx, found.edx]
+        }))
     }
 
     /// Other architectures have no such leaf.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn detect() -> Option<Self> {
         None
+    }
+
+    /// The one that these leaves (EAX, EBX, ECX, EDX) show. A hypervisor that also plays another one for its guests'
+    /// drivers shows that first and itself 0x100 further (KVM and Xen with Hyper-V's enlightenments). Linux looks at each
+    /// and takes the last that it knows (`init_hypervisor`).
+    #[cfg(target_arch = "x86_64")]
+    fn among(leaf: impl Fn(u32) -> [u32; 4]) -> Self {
+        let at = |base: u32| {
+            let [highest, parts @ ..] = leaf(base);
+            let mut signature = [0; 12];
+            for (part, register) in signature.chunks_exact_mut(4).zip(parts) {
+                part.copy_from_slice(&register.to_le_bytes());
+            }
+            (base, highest, signature)
+        };
+        let known = |found: &(u32, u32, [u8; 12])| NAMES.iter().any(|(name, _)| **name == found.2);
+        let (base, highest, signature) =
+            LEAVES.step_by(LEAVES_APART).map(at).filter(known).last().unwrap_or_else(|| at(*LEAVES.start()));
+        // Early versions of KVM left the number of leaves 0.
+        let features = if highest == 0 || highest > base { leaf(base + 1)[0] } else { 0 };
+        Self::of(&signature, features)
     }
 
     fn of(signature: &[u8; 12], features: u32) -> Self {
@@ -65,6 +94,11 @@ impl Hypervisor {
     /// Does it maintain KVM's page of stolen time?
     pub fn reports_steal(&self) -> bool {
         self.kvm_features & (1 << 5) != 0
+    }
+
+    /// And does this guest's kernel, which was started with this command line, use it? The bit says only what is offered.
+    pub fn steal_is_used(&self, cmdline: &str) -> bool {
+        self.reports_steal() && !cmdline.split_ascii_whitespace().any(|word| word == "no-steal-acc")
     }
 
     /// Paravirtual features that it offers, and those that it does not.
@@ -85,8 +119,42 @@ mod tests {
         let kvm = Hypervisor::of(b"KVMKVMKVM\0\0\0", 1 << 5 | 1 << 9);
         assert_eq!(kvm.name, "KVM");
         assert!(kvm.reports_steal());
+        assert!(
+            kvm.steal_is_used("quiet no-steal-accounting") && !kvm.steal_is_used("ro no-steal-acc quiet\n")
+        );
         assert_eq!(kvm.features().0, ["steal time", "pv TLB flush"]);
         let other = Hypervisor::of(b"SomethingNew", 1 << 5);
         assert_eq!((other.name.as_str(), other.reports_steal()), ("SomethingNew", false));
+    }
+
+    /// Leaves with these signatures, and features after the ones of KVM.
+    #[cfg(target_arch = "x86_64")]
+    fn shown(signatures: &[(u32, &[u8; 12])]) -> Hypervisor {
+        Hypervisor::among(|leaf| {
+            for (base, signature) in signatures {
+                let word = |at: usize| u32::from_le_bytes(signature[at..at + 4].try_into().unwrap());
+                match leaf {
+                    _ if leaf == *base => return [base + 1, word(0), word(4), word(8)],
+                    _ if leaf == base + 1 && **signature == *b"KVMKVMKVM\0\0\0" => return [1 << 5, 0, 0, 0],
+                    _ => {}
+                }
+            }
+            // What a processor says of a leaf that it does not know.
+            [7, 7, 7, 7]
+        })
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn whoever_plays_another_is_known_all_the_same() {
+        let (kvm, hyper_v, xen) = (b"KVMKVMKVM\0\0\0", b"Microsoft Hv", b"XenVMMXenVMM");
+        let plain = shown(&[(0x4000_0000, kvm)]);
+        assert_eq!((plain.name.as_str(), plain.reports_steal()), ("KVM", true));
+        let enlightened = shown(&[(0x4000_0000, hyper_v), (0x4000_0100, kvm)]);
+        assert_eq!(enlightened, plain);
+        let viridian = shown(&[(0x4000_0000, hyper_v), (0x4000_0100, xen)]);
+        assert_eq!((viridian.name.as_str(), viridian.reports_steal()), ("Xen", false));
+        assert_eq!(shown(&[(0x4000_0000, hyper_v)]).name, "Hyper-V");
+        assert_eq!(shown(&[(0x4000_0000, b"SomethingNew")]).name, "SomethingNew");
     }
 }
