@@ -28,10 +28,17 @@ u64 quota_timer_at_ns;	/* for when the timer is armed; 0: it is not */
 
 /* Turn of a task whose group has many that wait: short, or the last would wait for too long. */
 #define CROWD 32
-/* So late a timer does not come: it was lost with its CPU. */
-#define QUOTA_TIMER_LOST_NS (250 * NSEC_PER_MSEC_)
+/* Where a quota has been lifted so many are let go on at a time: each is moved with interrupts off. */
+#define LIFTED_MOST 256
 /* The timer looks again this soon while there is quota and somebody waits. */
 #define UNPARK_AGAIN_NS (500 * NSEC_PER_USEC_)
+
+/*
+ * Nobody tells a scheduler that a task which waits has got a signal, or is to stop or freeze. So it is looked for, this often
+ * and among so many of each backlog: the kernel's own throttling lets them answer at the end of the period.
+ */
+#define SIGNALS_EVERY_NS (100 * NSEC_PER_MSEC_)
+#define SIGNALS_LOOK 256
 
 COLD int quota_timer_by(u64 at_ns, u64 now)
 {
@@ -45,11 +52,15 @@ COLD int quota_timer_by(u64 at_ns, u64 now)
 	bpf_for(i, 0, 4) {
 		u64 armed = quota_timer_at_ns;
 
-		if (armed && !time_before_ns(at_ns, armed) && time_before_ns(now, armed + QUOTA_TIMER_LOST_NS))
+		if (armed && !time_before_ns(at_ns, armed) && time_before_ns(now, armed + TIMER_LOST_NS))
 			break;
 		if (__sync_val_compare_and_swap(&quota_timer_at_ns, armed, at_ns) != armed)
 			continue;
 		bpf_timer_start(&t->timer, max_u64(sub_floor_u64(at_ns, now), 20 * NSEC_PER_USEC_), 0);
+		/* Somebody may have armed it for an earlier time since, and have started it before that. */
+		armed = quota_timer_at_ns;
+		if (armed && armed != at_ns)
+			bpf_timer_start(&t->timer, max_u64(sub_floor_u64(armed, now), 20 * NSEC_PER_USEC_), 0);
 		break;
 	}
 	return 0;
@@ -95,7 +106,7 @@ static __always_inline void wake_backlog(u32 limit, u64 now)
 	if (!g)
 		return;
 	set_group_bit(parked_groups, limit, true);
-	quota_timer_by(g->period_start_ns + g->period_ns, now);
+	quota_timer_by(min_u64(g->period_start_ns + g->period_ns, now + SIGNALS_EVERY_NS), now);
 }
 
 /*
@@ -123,8 +134,12 @@ static __noinline void park(struct task_struct *p, struct task_state *t, u32 lim
 	s32 here = bpf_get_smp_processor_id(), cpu = scx_bpf_task_cpu(p);
 	struct cpu_state *c = cpu_state(cpu), *own = cpu_state(here);
 
-	if (!p || !t || !own || !c)
+	if (!p || !t)
 		return;
+	if (!own || !c) {
+		k_insert_local(p, TANDEM_REQUEST_MIN_NS, enq_flags);
+		return;
+	}
 	leave(t, now);
 	t->parked_at_ns = now;
 	count(c, CNT_PARKED);
@@ -167,7 +182,8 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 	t = task_state(task);
 	if (!t || !own)
 		goto out;
-	overdue = quota_wait_too_long(sub_floor_u64(now, t->parked_at_ns), watchdog_ns);
+	/* Neither has to wait for quota: whoever waits for too long, and whoever has to end, stop or answer. */
+	overdue = !may_park(task) || quota_wait_too_long(sub_floor_u64(now, t->parked_at_ns), watchdog_ns);
 	if (overdue_only && !overdue) {
 		verdict = STAY;
 		goto out;
@@ -246,7 +262,8 @@ out:
 
 /*
  * Let up to `most` tasks of a group's backlog go on, preferably on `cpu`
- * (-1: where they were). Returns how many still wait.
+ * (-1: where they were, and those who have to answer a signal as well). Returns
+ * how many still wait.
  *
  * Those who were let go on wait for a CPU next, and where the group weighs
  * little, for long. If nobody followed them meanwhile, the last of two hundred
@@ -261,6 +278,7 @@ COLD u32 unpark(u32 limit, s32 cpu, u32 most)
 	if (!own)
 		return 0;
 	own->looked = 0;
+	own->stayed = 0;
 	/* For the verifier, which also sees the timer set up from a program that may sleep. */
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, backlog, 0) {
@@ -274,10 +292,10 @@ COLD u32 unpark(u32 limit, s32 cpu, u32 most)
 		task = bpf_task_from_pid(p->pid);
 		if (!task)
 			continue;
-		verdict = readmit(p->pid, cpu, limit, own->looked >= most);
+		verdict = readmit(p->pid, cpu, limit, own->looked >= most || own->stayed);
 		if (verdict == STAY || verdict == GONE) {
 			bpf_task_release(task);
-			if (verdict == STAY)
+			if (verdict == STAY && (cpu >= 0 || own->stayed++ >= SIGNALS_LOOK))
 				break;
 			continue;
 		}
@@ -323,7 +341,7 @@ static int quota_tick(void *map, u32 *key, struct one_timer *timer)
 			if (!g)
 				continue;
 			/* A quota that has been lifted holds nobody back. */
-			if (!unpark(group, -1, g->quota_ns ? (u32)sub_floor_u64(nr_cpu_ids, g->admitted) : MAX_GROUPS)) {
+			if (!unpark(group, -1, g->quota_ns ? (u32)sub_floor_u64(nr_cpu_ids, g->admitted) : LIFTED_MOST)) {
 				set_group_bit(parked_groups, group, false);
 				/* Somebody may have come meanwhile. */
 				if (!k_waiting(backlog_of(group)))
@@ -332,7 +350,7 @@ static int quota_tick(void *map, u32 *key, struct one_timer *timer)
 			}
 			at = now + UNPARK_AGAIN_NS;
 			if (g->quota_ns && g->pool_ns <= 0)
-				at = max_u64(at, g->period_start_ns + g->period_ns);
+				at = min_u64(max_u64(at, g->period_start_ns + g->period_ns), now + SIGNALS_EVERY_NS);
 			if (!next || time_before_ns(at, next))
 				next = at;
 		}

@@ -165,7 +165,14 @@ static __always_inline void take_off_queue(struct cpu_state *c, u64 stake)
 	__sync_fetch_and_sub(&c->tasks[i], 1);
 }
 
-/* What t has added to the sums of a CPU is taken off them. */
+/* What t has added to the sums of a CPU beside its weight is taken off them. */
+static __always_inline void give_back_extras(struct task_state *t)
+{
+	give_back_work(__sync_lock_test_and_set(&t->work_stake, 0));
+	count_hog_no_more(t);
+}
+
+/* All that t has added is taken off. */
 static __always_inline void give_back(struct task_state *t, u64 stake)
 {
 	struct cpu_state *c = cpu_state(stake_cpu(stake));
@@ -173,8 +180,7 @@ static __always_inline void give_back(struct task_state *t, u64 stake)
 	if (!c)
 		return;
 	take_off_queue(c, stake);
-	give_back_work(__sync_lock_test_and_set(&t->work_stake, 0));
-	count_hog_no_more(t);
+	give_back_extras(t);
 }
 
 /* What a runnable task is owed after it has changed CPUs. Neither of them needs what it asked for before. */
@@ -224,6 +230,9 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	}
 	count_hog(t, c, cpu, now);
 	book_work(t, c, cpu);
+	/* Another CPU may have taken it off the queue meanwhile, before there was anything of this to give back. */
+	if (t->stake != stake)
+		give_back_extras(t);
 	renew_request(t, c);
 	if (!custom && !t->burst_ns && !k_is_batch(p))
 		expect_little(t);

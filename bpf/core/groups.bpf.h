@@ -18,6 +18,8 @@
 /* How often scales are recomputed: while they change, and at most. */
 #define REFRESH_MIN_NS (2 * NSEC_PER_MSEC_)
 #define REFRESH_MAX_NS (32 * NSEC_PER_MSEC_)
+/* So late a timer does not come: it was lost with its CPU. */
+#define TIMER_LOST_NS (250 * NSEC_PER_MSEC_)
 /* The kernel's weight of a cpu.idle group. */
 #define IDLE_GROUP_WEIGHT 3
 
@@ -86,7 +88,9 @@ static __always_inline void refresh_soon(u64 now)
 	u32 zero = 0;
 	struct one_timer *t;
 
-	if ((refresh_at_ns && !time_before_ns(now + REFRESH_MIN_NS, refresh_at_ns)) || is_leaving())
+	u64 at = refresh_at_ns;
+
+	if ((at && !time_before_ns(now + REFRESH_MIN_NS, at) && time_before_ns(now, at + TIMER_LOST_NS)) || is_leaving())
 		return;
 	t = bpf_map_lookup_elem(&refresh_timer, &zero);
 	if (!t)
@@ -292,6 +296,15 @@ static __always_inline u32 group_by_id(u64 id)
 static __always_inline u32 group_of(const struct cgroup *cgrp)
 {
 	return group_by_id(k_cgroup_id(cgrp));
+}
+
+/* Number of the record that a cgroup's settings belong to; the root's, which has none, if it shares its parent's. */
+static __always_inline u32 own_group_of(const struct cgroup *cgrp)
+{
+	u32 group = group_of(cgrp);
+	struct group_state *g = group_state(group);
+
+	return g && g->id == k_cgroup_id(cgrp) ? group : ROOT_GROUP;
 }
 
 /* A cgroup with the cpu controller appears. Returns the number of its record. */

@@ -169,7 +169,10 @@ struct cpu_state {
 	u32 unpark_limit;	/* a task of this limited group has just stopped: the next may come; 0: none */
 	u32 parked_limit;	/* on this CPU a task was put into this group's backlog, where it may not be yet; 0: none */
 	u32 curr_class;		/* enum task_class */
+	u32 tickless;		/* nohz_full: no tick while a single task runs that has no end of its turn (written by the daemon) */
+	u32 endless;		/* such a task runs */
 	u32 online;
+	u32 left;		/* it went while the scheduler was loaded, and is counted in nr_offline */
 	u32 bans;		/* TANDEM_BAN_* (written by any CPU) */
 	u32 speed;		/* of its core, parts of TANDEM_SCALE of the fastest; 0: as fast (written by the daemon) */
 	u32 parked;		/* taken out of use by whom (TANDEM_PARKED_BY_*, written by the daemon) */
@@ -217,6 +220,7 @@ struct cpu_state {
 	 * the verifier; as local variables they would make each round a new one.
 	 */
 	u32 looked;
+	u32 stayed;
 	u64 move_slice_ns;
 	u64 move_key;
 	u64 move_queue;
@@ -227,8 +231,8 @@ struct cpu_state {
 /* Most cgroups that have a record of their own; further ones share their parent's. */
 #define MAX_GROUPS 16384
 #define NR_GROUP_WORDS (MAX_GROUPS / 64)
-/* Deepest nesting of groups that is followed. */
-#define MAX_DEPTH 32
+/* No cgroup lies deeper: its path would be longer than the kernel's PATH_MAX of 4096. */
+#define MAX_DEPTH 2048
 
 /*
  * A cgroup with the cpu controller; number 0 is the root. The first fields
@@ -242,8 +246,7 @@ struct group_state {
 	u32 own_idle;		/* cpu.idle */
 	u32 idle;		/* the same, or inherited */
 	u32 hinted;		/* its tasks shall answer soon by the user's word, itself or above */
-	u32 limit;		/* nearest group with a quota, itself or above; 0: none */
-	u32 limits_seen;	/* generation of `limit` */
+	u64 limit;		/* nearest group with a quota, itself or above (0: none), and in the upper half the generation of that */
 	u64 id;			/* of the cgroup */
 	u64 quota_ns;		/* per period; 0: no limit */
 	u64 period_ns;

@@ -15,12 +15,8 @@
 /* From include/linux/sched.h and uapi/linux/sched.h: preprocessor constants, so absent from BTF. */
 #define K_PF_EXITING 0x00000004
 #define K_PF_KTHREAD 0x00200000
-/* From arch/x86/include/asm/thread_info.h and asm-generic: bit 2 on x86, arm64 (1 << 0). */
-#if defined(__TARGET_ARCH_arm64)
-#define K_TIF_SIGPENDING (1UL << 0)
-#else
-#define K_TIF_SIGPENDING (1UL << 2)
-#endif
+/* From include/linux/sched/jobctl.h: STOP_PENDING, TRAP_STOP, TRAP_NOTIFY and TRAP_FREEZE. */
+#define K_JOBCTL_PENDING (1UL << 17 | 1UL << 19 | 1UL << 20 | 1UL << 23)
 #define K_CLOCK_MONOTONIC 1
 #define K_SCHED_BATCH 3
 #define K_SCHED_IDLE 5
@@ -208,10 +204,15 @@ static __always_inline bool k_is_exiting(const struct task_struct *p)
 	return p->flags & K_PF_EXITING;
 }
 
-/* A signal, a stop or the freezer wants it: it has to run to answer. */
+/*
+ * A signal, a stop or the freezer wants it: it has to run to answer. The flag TIF_SIGPENDING says the same, but which bit it
+ * is depends on architecture and version, and is not in BTF.
+ */
 static __always_inline bool k_has_signal(const struct task_struct *p)
 {
-	return p->thread_info.flags & K_TIF_SIGPENDING;
+	u64 pending = BPF_CORE_READ(p, pending.signal.sig[0]) | BPF_CORE_READ(p, signal, shared_pending.signal.sig[0]);
+
+	return (pending & ~BPF_CORE_READ(p, blocked.sig[0])) || (BPF_CORE_READ(p, jobctl) & K_JOBCTL_PENDING);
 }
 
 static __always_inline u64 k_cgroup_id(const struct cgroup *cgrp)

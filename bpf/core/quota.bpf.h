@@ -10,9 +10,6 @@
 
 #include "groups.bpf.h"
 
-/* More quotas than this above one task are not looked at. */
-#define MAX_QUOTAS_ABOVE 8
-
 /* Nearest group with a quota, at or above `group`; 0: none. */
 COLD u32 find_limit(u32 group)
 {
@@ -30,20 +27,21 @@ COLD u32 find_limit(u32 group)
 		}
 		at = g->parent;
 	}
-	if (first) {
-		first->limit = limit;
-		first->limits_seen = generation;
-	}
+	/* In one word: two CPUs may be at it, one of which has not seen the newest limits. */
+	if (first)
+		first->limit = (u64)generation << 32 | limit;
 	return limit;
 }
 
 static __always_inline u32 limit_of(u32 group)
 {
 	struct group_state *g = group_state(group);
+	u64 known;
 
 	if (!g)
 		return 0;
-	return g->limits_seen == limits_generation ? g->limit : find_limit(group);
+	known = g->limit;
+	return known >> 32 == limits_generation ? (u32)known : find_limit(group);
 }
 
 /* Next quota above a group that has one. */
@@ -56,7 +54,7 @@ COLD int quota_charge(u32 group, u64 service_ns)
 {
 	u32 limit = limit_of(group), i;
 
-	bpf_for(i, 0, MAX_QUOTAS_ABOVE) {
+	bpf_for(i, 0, MAX_DEPTH) {
 		struct group_state *g;
 
 		if (!limit)
@@ -95,7 +93,7 @@ COLD u32 exhausted(u32 group, u64 now)
 {
 	u32 limit = limit_of(group), i;
 
-	bpf_for(i, 0, MAX_QUOTAS_ABOVE) {
+	bpf_for(i, 0, MAX_DEPTH) {
 		struct group_state *g;
 
 		if (!limit)
@@ -117,7 +115,7 @@ COLD u64 quota_allowance(u32 group, u64 now)
 	u32 limit = limit_of(group), i;
 	u64 least = ~0ULL;
 
-	bpf_for(i, 0, MAX_QUOTAS_ABOVE) {
+	bpf_for(i, 0, MAX_DEPTH) {
 		struct group_state *g;
 
 		if (!limit)

@@ -187,6 +187,33 @@ COLD int not_taken_over(s32 pid, s32 cpu)
 	return 0;
 }
 
+/*
+ * A task that waits for `from` joins the queue of `to`, to be moved there at once: by its clock it would stand anywhere there,
+ * and whom nobody has counted nobody looks for. Returns whether it is to be had.
+ */
+COLD u32 join_elsewhere(s32 pid, s32 from, s32 to)
+{
+	struct task_struct *task = bpf_task_from_pid(pid);
+	struct cpu_state *own = cpu_state(bpf_get_smp_processor_id());
+	struct task_state *t;
+	u32 joined = 0;
+
+	if (!task)
+		return 0;
+	bpf_rcu_read_lock();
+	t = task_state(task);
+	if (t && own && t->stake && queue_cpu(t) == from && from != to && k_allowed(task, to)) {
+		rejoin(task, t, to, k_now());
+		own->move_key = t->deadline;
+		own->move_queue = queue_of(to, t->class);
+		own->move_stake = t->stake;
+		joined = queue_cpu(t) == to;
+	}
+	bpf_rcu_read_unlock();
+	bpf_task_release(task);
+	return joined;
+}
+
 /* Take over waiting tasks of the heavier CPU. From dispatch. */
 COLD int even_out(u32 cpu)
 {

@@ -152,7 +152,10 @@ static __always_inline struct cpu_domain *domain_of(s32 cpu)
 	return bpf_map_lookup_elem(&domains, &key);
 }
 
-/* CPUs that are offline or about to go: their queues are everybody's. Changes when a CPU comes or leaves. */
+/*
+ * CPUs that went while the scheduler was loaded, or are about to go: their queues are everybody's. Those that were never there,
+ * of which a VM with room for hot-plugging has many, have no queue to look at.
+ */
 u32 nr_offline;
 
 /*

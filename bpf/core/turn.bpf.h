@@ -115,6 +115,9 @@ COLD int rescue_overdue(u32 cpu)
 	if (!c)
 		return 0;
 	c->overdue_at_ns = now;
+	/* Somebody may have found the late queue empty just before the kernel put a task there. */
+	if (!c->late_due_ns && k_peek_key(late_queue_of(cpu), &end))
+		c->late_due_ns = end;
 	c->looked = 0;
 	bpf_rcu_read_lock();
 	/* From one end this time, from the other next time. */
@@ -161,9 +164,11 @@ static __always_inline void take_turn(struct task_struct *p, struct task_state *
 	}
 	if (allowance == ~0ULL && !waiting_normal(cpu, c) && !waiting_best_effort(cpu, c)) {
 		c->run_until_ns = 0;
-		k_set_slice(p, ALONE_SLICE_NS);
+		c->endless = c->tickless;
+		k_set_slice(p, c->tickless ? SCX_SLICE_INF : ALONE_SLICE_NS);
 		return;
 	}
+	c->endless = 0;
 	turn = min_u64(turn, allowance);
 	k_set_slice(p, turn);
 	end_turn_at(c, cpu, now + turn, now);

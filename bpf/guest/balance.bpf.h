@@ -18,8 +18,10 @@
 /* A vCPU is about to go, or has gone: nobody is sent there, and its queues are everybody's. */
 static __always_inline void leaves(struct cpu_state *c)
 {
-	if (__sync_val_compare_and_swap(&c->online, 1, 0) == 1)
+	if (__sync_val_compare_and_swap(&c->online, 1, 0) == 1) {
+		c->left = 1;
 		__sync_fetch_and_add(&nr_offline, 1);
+	}
 	c->curr_class = CLASS_NONE;
 }
 
@@ -108,7 +110,7 @@ static __noinline bool take_orphan(s32 cpu)
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 
-		if (!c || c->online)
+		if (!c || c->online || !(c->tasks[0] + c->tasks[1]))
 			continue;
 		if (take_from_leaver(i, queue_of(i, CLASS_NORMAL)) || take_from_leaver(i, late_queue_of(i)) ||
 		    take_from_leaver(i, queue_of(i, CLASS_BEST_EFFORT))) {

@@ -267,7 +267,6 @@ COLD int send_away(u32 cpu, u64 queue)
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_struct *task;
-		struct task_state *t;
 		s32 to;
 
 		if (own->looked++ >= SEND_AWAY)
@@ -275,14 +274,14 @@ COLD int send_away(u32 cpu, u64 queue)
 		task = bpf_task_from_pid(p->pid);
 		if (!task)
 			continue;
-		t = task_state(task);
-		to = t ? refuge(p->pid) : -1;
-		if (t && to >= 0) {
-			/* It joins the other's clock when it runs there, as one that is pulled. */
-			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->deadline);
-			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, queue_of(to, t->class), 0)) {
+		to = refuge(p->pid);
+		if (to >= 0 && join_elsewhere(p->pid, cpu, to)) {
+			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, own->move_key);
+			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, own->move_queue, 0)) {
 				count(own, CNT_EVICTED);
 				k_kick_idle(to);
+			} else {
+				not_taken_over(p->pid, to);
 			}
 		}
 		bpf_task_release(task);

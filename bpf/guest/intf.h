@@ -40,7 +40,7 @@ struct park_query {
 	u32 by;			/* one of TANDEM_PARKED_BY_* */
 	u32 error;		/* enum park_error */
 	u32 left;		/* tasks that wait or run there */
-	u32 unused;
+	u32 was;		/* who had parked it before, TANDEM_PARKED_BY_* */
 	u64 emptied_ns;		/* so long after it was parked nobody was left; 0: somebody is */
 };
 

@@ -347,6 +347,9 @@ void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 	if (!c || !idle)
 		return;
 	observe(c, cpu, now, what_was(c, now));
+	/* An idle CPU has no ticks that could be late. */
+	if (steal_untold)
+		c->tick_at_ns = 0;
 	phase_idle(&c->phase);
 	if (c->parked && !c->emptied_ns)
 		c->emptied_ns = max_u64(sub_floor_u64(now, c->parked_at_ns), 1);
@@ -375,12 +378,25 @@ void BPF_STRUCT_OPS(guest_set_weight, struct task_struct *p, u32 weight)
 bool BPF_STRUCT_OPS(guest_yield, struct task_struct *from, struct task_struct *to)
 {
 	struct task_state *t = task_state(from);
+	s32 cpu = scx_bpf_task_cpu(from);
+	struct cpu_state *c = cpu_state(cpu);
+	u64 now = k_now(), ahead;
 
-	/* The rest of the request is given up: the deadline moves behind the next one. */
-	if (t) {
-		t->used_ns = t->request_ns;
-		k_set_slice(from, 0);
+	if (!t || !c || t->run_cpu != cpu)
+		return false;
+	charge(from, t, c, cpu, now);
+	/*
+	 * The rest of the request is forfeited, as under EEVDF: it counts as served where others wait, or whoever has run
+	 * less than they would come first again at once. Up to a request ahead of them: several who yield to each other in
+	 * a circle shall not leave out those who compute. Who is further ahead only gets a later deadline.
+	 */
+	ahead = clock_now(c, class_index(t->class), now) + virtual_ns(t->request_ns, t->weight);
+	if (may_wait(c, t->class) && !time_before_ns(ahead, t->v)) {
+		t->v += virtual_ns(remaining(t), t->weight);
+		c->curr_v = t->v;
 	}
+	t->used_ns = t->request_ns;
+	k_set_slice(from, 0);
 	return false;
 }
 
@@ -425,8 +441,9 @@ void BPF_STRUCT_OPS(guest_disable, struct task_struct *p)
 	group_quiescent(t);
 	admission_done(t);
 	end_lease(t, p->pid);
-	if (t->stake)
-		leave(t, k_now());
+	leave(t, k_now());
+	/* Of a race that was lost on the way here. */
+	give_back_extras(t);
 }
 
 /* On SMT siblings with different cookies: who is behind by more goes first. */
@@ -462,6 +479,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 		return err;
 	}
 
+	find_steal_source();
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 
@@ -475,8 +493,6 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 		c->seen_returns = returns_of(i);
 		c->idle_floor_at_ns = now;
 		c->curr_class = CLASS_NONE;
-		if (!c->online)
-			__sync_fetch_and_add(&nr_offline, 1);
 		err = scx_bpf_create_dsq(queue_of(i, CLASS_NORMAL), -1);
 		if (!err)
 			err = scx_bpf_create_dsq(late_queue_of(i), -1);

@@ -37,6 +37,7 @@ int guest_park(struct park_query *q)
 	if (q->what == PARK_TAKE && !c->parked && !others_in_use(q->cpu))
 		return 0;
 	q->error = PARK_DONE;
+	q->was = c->parked;
 	old = c->bans;
 	if (q->what == PARK_TAKE && !(c->parked & by)) {
 		if (!c->parked) {

@@ -26,17 +26,17 @@ void BPF_STRUCT_OPS(guest_cgroup_move, struct task_struct *p, struct cgroup *fro
 
 void BPF_STRUCT_OPS(guest_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
 {
-	tree_set_weight(group_of(cgrp), weight);
+	tree_set_weight(own_group_of(cgrp), weight);
 }
 
 void BPF_STRUCT_OPS(guest_cgroup_set_bandwidth, struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us)
 {
-	tree_set_bandwidth(group_of(cgrp), period_us, quota_us, burst_us);
+	tree_set_bandwidth(own_group_of(cgrp), period_us, quota_us, burst_us);
 }
 
 void BPF_STRUCT_OPS(guest_cgroup_set_idle, struct cgroup *cgrp, bool idle)
 {
-	tree_set_idle(group_of(cgrp), idle);
+	tree_set_idle(own_group_of(cgrp), idle);
 }
 
 void BPF_STRUCT_OPS(guest_cpu_online, s32 cpu)
@@ -52,7 +52,8 @@ void BPF_STRUCT_OPS(guest_cpu_online, s32 cpu)
 	c->model.updated_ns = 0;
 	phase_forget(&c->phase);
 	c->harvest_stage = HARVEST_NONE;
-	__sync_fetch_and_sub(&nr_offline, 1);
+	if (__sync_val_compare_and_swap(&c->left, 1, 0) == 1)
+		__sync_fetch_and_sub(&nr_offline, 1);
 }
 
 void BPF_STRUCT_OPS(guest_cpu_offline, s32 cpu)

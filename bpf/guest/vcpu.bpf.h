@@ -116,6 +116,9 @@ COLD int summarise(u64 now)
 		hi = max_u64(hi, (u32)both);
 	}
 	contended = least_share < TANDEM_CONTENDED_SHARE;
+	/* Somebody tells it after all. */
+	if (steal_untold && steal_accounted(bpf_get_smp_processor_id()))
+		steal_untold = 0;
 	uneven = push_gains(lo, hi);
 	if (rwc_enabled)
 		review_bans(now);
@@ -142,9 +145,6 @@ COLD int forget_others(s32 cpu)
 
 /* A look that comes this much too late was held up by an absence. */
 #define LOOK_LATE_NS (250 * NSEC_PER_USEC_)
-
-/* Shortest time between two ticks that was seen: their regular distance. */
-u64 tick_ns = 10 * NSEC_PER_MSEC_;
 
 /* A tick of a busy CPU: when should it have come? */
 static __always_inline void expect_tick(struct cpu_state *c, u64 now)
@@ -203,6 +203,8 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 	/* A look is overdue if the tick, or a timer before it, should have come earlier. */
 	elapsed = sub_floor_u64(now, c->seen_at_ns);
 	overdue = c->look_due_ns && time_before_ns(c->look_due_ns + LOOK_LATE_NS, now);
+	if (steal_untold)
+		steal = c->seen_steal_ns + (overdue && was == WAS_BUSY ? steal_guessed(now - c->look_due_ns, elapsed) : 0);
 	c->look_due_ns = 0;
 	stolen = sub_floor_u64(steal, c->seen_steal_ns);
 	c->seen_at_ns = now;
@@ -219,7 +221,8 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 	if (was == WAS_BUSY) {
 		news = vcap_busy(&c->model, now, elapsed, stolen, returns);
 	} else {
-		if (was == WAS_CALLED) {
+		/* Where ticks have to tell, nobody knows how long whoever woke it has waited. */
+		if (was == WAS_CALLED || steal_untold) {
 			vcap_called(&c->model);
 			return;
 		}

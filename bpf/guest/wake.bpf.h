@@ -81,7 +81,8 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 			k_kick_idle(cpu);
 		return false;
 	}
-	if (t->class == CLASS_NORMAL && c->curr_class == CLASS_BEST_EFFORT)
+	/* Without a tick nobody would look whether who runs there has got company. */
+	if (c->endless || (t->class == CLASS_NORMAL && c->curr_class == CLASS_BEST_EFFORT))
 		return true;
 	if (!dedicate_enabled && !k_is_pinned(p) && k_any_idle()) {
 		/* Somebody idle may take it over; whether that is wise is decided there. */
@@ -119,6 +120,20 @@ static __always_inline bool takes_over(struct task_struct *p, struct task_state 
 	return !k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) || time_before_ns(t->deadline, first);
 }
 
+/*
+ * A thread of the kernel that serves one CPU: others wait for it, so that it runs at once when it wakes up. Unless it has had
+ * more than its share already: some compute (ksmd, khugepaged, workers that encrypt), and before two of them that take the
+ * CPU from each other nobody else would come.
+ */
+static __always_inline bool serves_at_once(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
+					   u64 enq_flags, u64 now)
+{
+	if (!k_is_kthread(p) || p->nr_cpus_allowed != 1 || !(enq_flags & SCX_ENQ_WAKEUP) || t->mean_burst_ns > base_request_ns)
+		return false;
+	rejoin(p, t, cpu, now);
+	return !time_before_ns(clock_now(c, class_index(t->class), now), t->v);
+}
+
 void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task_state *t = task_state(p);
@@ -136,17 +151,16 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 			scx_bpf_error("fault injected: %s[%d]", p->comm, p->pid);
 		return;
 	}
-	/* Threads that serve one CPU: others wait for them. */
-	if (k_is_kthread(p) && p->nr_cpus_allowed == 1) {
-		k_insert_local(p, base_request_ns, enq_flags | SCX_ENQ_PREEMPT);
-		return;
-	}
 	/* Those that are still on this CPU the others will find. */
 	if (is_leaving() && cpu != (s32)bpf_get_smp_processor_id()) {
 		k_insert_local(p, base_request_ns, enq_flags);
 		return;
 	}
 	now = k_now();
+	if (serves_at_once(p, t, c, cpu, enq_flags, now)) {
+		k_insert_local(p, base_request_ns, enq_flags | SCX_ENQ_PREEMPT);
+		return;
+	}
 	t->parked_at_ns = 0;
 	if (nr_limits && may_park(p)) {
 		u32 limit = exhausted(t->group, now);

@@ -35,10 +35,7 @@ impl Machine {
     /// The policy cannot be loaded.
     pub fn attach(&mut self, world: usize, settings: &Settings) -> Result<(), SimError> {
         let fail = |what: String| SimError::Scenario(format!("{}: {what}", self.worlds[world].name));
-        let mut policy = Policy::guest(settings, self.now).map_err(fail)?;
-        for cpu in 0..self.worlds[world].pages.len() {
-            policy.write_page(cpu, 0, 0, true);
-        }
+        let policy = Policy::guest(settings, self.now).map_err(fail)?;
         self.worlds[world].policy = Some(Box::new(policy));
         self.after_policy(world, 0);
         for group in 0..self.worlds[world].fair.groups() {

@@ -360,6 +360,7 @@ impl Policy {
             uneven |= stack != cpu || core != cpu;
             let speed = (settings.speeds[cpu] * SCALE).round() as u32;
             self.with(0, |_| set_up_cpu(cpu as u32, cache as u32, core as i32, stack as i32, speed));
+            self.write_page(cpu, 0, 0, true);
         }
         let caches = caches.len();
         let (page, request_ns, timers) = (settings.steal_page, settings.request_ns, settings.slice_timers);
@@ -542,10 +543,11 @@ impl Policy {
         self.with(0, |_| counter(id))
     }
 
-    /// What stands in a vCPU's paravirtual page.
+    /// What stands in a vCPU's paravirtual page. Its guest has booted: the vCPU has been entered before.
     pub fn write_page(&mut self, cpu: usize, steal_ns: Ns, entries: u64, preempted: bool) {
         let page = self.state.pages[cpu].as_mut_ptr().cast();
-        (self.state.functions.write_page)(page, steal_ns, (entries as u32).wrapping_mul(2), preempted);
+        let version = (entries as u32).wrapping_add(1).wrapping_mul(2);
+        (self.state.functions.write_page)(page, steal_ns, version, preempted);
     }
 
     /// `ops.select_cpu()`.
