@@ -6,22 +6,37 @@ use std::path::{Path, PathBuf};
 
 /// Where the kernel keeps them.
 const PROC_IRQ: &str = "/proc/irq";
+/// Where it is noted which were sent elsewhere, for whoever comes after a daemon that was killed. It does not outlive the
+/// machine's run, and neither does what it says.
+const NOTE: &str = "/run/tandem/irqs.json";
 
 /// Which interrupts were sent elsewhere, and where they may go by the administrator's own setting.
 #[derive(Debug)]
 pub(crate) struct Irqs {
     root: PathBuf,
+    note: PathBuf,
     before: BTreeMap<u32, Vec<usize>>,
     parked: Vec<usize>,
 }
 
 impl Default for Irqs {
+    /// What a daemon that was killed has left elsewhere comes back first.
     fn default() -> Self {
-        Self { root: PROC_IRQ.into(), before: BTreeMap::new(), parked: Vec::new() }
+        Self::at(PROC_IRQ.into(), NOTE.into())
     }
 }
 
 impl Irqs {
+    fn at(root: PathBuf, note: PathBuf) -> Self {
+        let left = std::fs::read_to_string(&note).ok().and_then(|text| serde_json::from_str(&text).ok());
+        let mut irqs = Self { root, note, before: left.unwrap_or_default(), parked: Vec::new() };
+        let back = irqs.apply();
+        if back > 0 {
+            log::info!("{back} interrupts are back that an earlier daemon had sent away from parked vCPUs");
+        }
+        irqs
+    }
+
     /// Sends away from `cpus` what may go elsewhere. Returns how many interrupts that were.
     pub(crate) fn away(&mut self, cpus: &[usize]) -> usize {
         self.parked.extend(cpus);
@@ -34,6 +49,8 @@ impl Irqs {
                 self.before.entry(irq).or_insert(allowed);
             }
         }
+        // Before anything is moved.
+        self.remember();
         self.apply()
     }
 
@@ -66,7 +83,23 @@ impl Irqs {
         }
         let parked = &self.parked;
         self.before.retain(|_, before| before.iter().any(|cpu| parked.contains(cpu)));
+        self.remember();
         moved
+    }
+
+    /// Notes what is elsewhere now. Without the note, all that is lost is that a killed daemon's successor can put it back.
+    fn remember(&self) {
+        if self.before.is_empty() {
+            let _ = std::fs::remove_file(&self.note);
+            return;
+        }
+        let noted = serde_json::to_string(&self.before).map_err(std::io::Error::from).and_then(|text| {
+            self.note.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+            std::fs::write(&self.note, text)
+        });
+        if let Err(error) = noted {
+            log::debug!("cannot note in {} which interrupts were moved: {error}", self.note.display());
+        }
     }
 }
 
@@ -93,7 +126,7 @@ mod tests {
             std::fs::create_dir(dir.path().join(irq.to_string())).unwrap();
             std::fs::write(file(dir.path(), *irq), allowed).unwrap();
         }
-        let irqs = Irqs { root: dir.path().into(), ..Irqs::default() };
+        let irqs = Irqs::at(dir.path().into(), dir.path().join("note/irqs.json"));
         (dir, irqs)
     }
 
@@ -117,5 +150,28 @@ mod tests {
         irqs.away(&[0]);
         irqs.all_back();
         assert_eq!(read(&file(dir.path(), 1)).unwrap(), [0, 1]);
+    }
+
+    #[test]
+    fn whoever_comes_after_a_killed_daemon_puts_them_back() {
+        let (dir, mut irqs) = irqs(&[(1, "0-3"), (2, "1-2")]);
+        let now = |irq| read(&file(dir.path(), irq)).unwrap();
+        irqs.away(&[3]);
+        assert_eq!(now(1), [0, 1, 2]);
+        std::mem::forget(irqs);
+        let note = dir.path().join("note/irqs.json");
+        assert!(note.exists());
+        let next = Irqs::at(dir.path().into(), note.clone());
+        assert_eq!((now(1), now(2)), (vec![0, 1, 2, 3], vec![1, 2]));
+        assert!(next.before.is_empty() && !note.exists());
+    }
+
+    #[test]
+    fn a_spoilt_note_is_no_note() {
+        let (dir, _) = irqs(&[(1, "0-3")]);
+        let note = dir.path().join("spoilt");
+        std::fs::write(&note, "{\"1\": [\"x\"]}").unwrap();
+        assert!(Irqs::at(dir.path().into(), note).before.is_empty());
+        assert_eq!(read(&file(dir.path(), 1)).unwrap(), [0, 1, 2, 3]);
     }
 }

@@ -29,6 +29,7 @@ mod prober;
 pub mod scheduler;
 mod server;
 mod speed;
+mod standstill;
 pub mod stats;
 mod sys;
 mod topology;

@@ -193,6 +193,16 @@ pub(crate) fn kernel_cpu_list(name: &str) -> Result<Vec<usize>, GuestError> {
     parse_cpu_list(&text, &path.display().to_string())
 }
 
+/// CPUs that nobody shall be disturbed on who has not asked for it: `isolcpus` and `nohz_full`. Without such a file or
+/// entry: none.
+pub(crate) fn isolated_cpus() -> Vec<usize> {
+    let mut cpus: Vec<usize> =
+        ["isolated", "nohz_full"].iter().flat_map(|name| kernel_cpu_list(name).unwrap_or_default()).collect();
+    cpus.sort_unstable();
+    cpus.dedup();
+    cpus
+}
+
 #[cfg(test)]
 mod tests {
     use super::parse_cpu_list;

@@ -53,6 +53,8 @@ pub struct GuestOptions {
     pub probe: bool,
     /// Part of the VM's CPU time, in percent, that the probes and the daemon may take together: more than 0, up to 10.
     pub probe_budget_pct: f64,
+    /// Probe vCPUs that the kernel was told to isolate (`isolcpus`, `nohz_full`), too.
+    pub probe_isolated: bool,
     /// End turns when they are due, by timers; without them at the next tick.
     pub slice_timers: bool,
     /// CPU request of a normal task in microseconds, 500 to 100,000.
@@ -93,6 +95,7 @@ impl Default for GuestOptions {
             ignore_cgroups: false,
             probe: true,
             probe_budget_pct: 1.0,
+            probe_isolated: false,
             slice_timers: true,
             slice_us: 3000,
             harvest: false,

@@ -102,33 +102,10 @@ pub(crate) struct Parking {
 impl Parking {
     /// Does what is asked, for all vCPUs or for none.
     pub(crate) fn order(&mut self, skel: &BpfSkel<'_>, order: &ParkOrder) -> Result<ParkReport, GuestError> {
-        let what = if order.park { intf::park_what_PARK_TAKE } else { intf::park_what_PARK_GIVE_BACK };
-        let mut report = ParkReport::default();
-        for &cpu in &order.cpus {
-            let began = Instant::now();
-            if let Err(error) = ask(skel, cpu, what, intf::TANDEM_PARKED_BY_OPERATOR) {
-                for done in &report.vcpus {
-                    let back =
-                        if order.park { intf::park_what_PARK_GIVE_BACK } else { intf::park_what_PARK_TAKE };
-                    ask(skel, done.cpu, back, intf::TANDEM_PARKED_BY_OPERATOR)?;
-                }
-                return Err(error);
-            }
-            let mut seen = Seen { left: 0, emptied_ns: 0 };
-            if order.park {
-                seen = drained(skel, cpu, began)?;
-            }
-            // When the last task left is what counts, not when this thread got to see it.
-            let took_ms = match seen.emptied_ns {
-                0 => began.elapsed().as_secs_f64() * 1e3,
-                ns => ns as f64 / 1e6,
-            };
-            let left = seen.left;
-            report.vcpus.push(ParkedVcpu { cpu, parked: order.park, left, took_ms });
-        }
-        report.irqs_moved =
-            if order.park { self.irqs.away(&order.cpus) } else { self.irqs.back(&order.cpus) };
-        Ok(report)
+        let ask = |cpu, what| ask(skel, cpu, what, intf::TANDEM_PARKED_BY_OPERATOR);
+        let vcpus = change(order, ask)?;
+        let irqs_moved = if order.park { self.irqs.away(&order.cpus) } else { self.irqs.back(&order.cpus) };
+        Ok(ParkReport { vcpus, irqs_moved })
     }
 
     /// The scheduler ends: interrupts go back to where they were.
@@ -138,18 +115,62 @@ impl Parking {
 }
 
 /// What is seen of a vCPU.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     /// Tasks that wait or run there.
     left: u32,
     /// How long after it was parked it was empty; 0: not yet.
     emptied_ns: u64,
+    /// Who had parked it before it was asked, `TANDEM_PARKED_BY_*`.
+    was: u32,
+}
+
+/// Does what is asked, by asking the scheduler, or nothing: after an error those vCPUs are as they were before. All are
+/// parked before any is waited for: tasks that leave one shall not go to the next.
+fn change(
+    order: &ParkOrder,
+    mut ask: impl FnMut(usize, intf::park_what) -> Result<Seen, GuestError>,
+) -> Result<Vec<ParkedVcpu>, GuestError> {
+    let (to, back) = (intf::park_what_PARK_TAKE, intf::park_what_PARK_GIVE_BACK);
+    let (to, back) = if order.park { (to, back) } else { (back, to) };
+    let began = Instant::now();
+    let mut changed = Vec::new();
+    let mut all = || {
+        for &cpu in &order.cpus {
+            let parked = ask(cpu, to)?.was & intf::TANDEM_PARKED_BY_OPERATOR != 0;
+            if parked != order.park {
+                changed.push(cpu);
+            }
+        }
+        let mut vcpus = Vec::new();
+        for &cpu in &order.cpus {
+            let seen = if order.park { drained(cpu, began, &mut ask)? } else { Seen::default() };
+            // When the last task left is what counts, not when this thread got to see it.
+            let took_ms = match seen.emptied_ns {
+                0 => began.elapsed().as_secs_f64() * 1e3,
+                ns => ns as f64 / 1e6,
+            };
+            vcpus.push(ParkedVcpu { cpu, parked: order.park, left: seen.left, took_ms });
+        }
+        Ok(vcpus)
+    };
+    let result = all();
+    if result.is_err() {
+        for cpu in changed {
+            ask(cpu, back)?;
+        }
+    }
+    result
 }
 
 /// Waits until nobody is left, or only those who have to stay.
-fn drained(skel: &BpfSkel<'_>, cpu: usize, began: Instant) -> Result<Seen, GuestError> {
+fn drained(
+    cpu: usize,
+    began: Instant,
+    ask: &mut impl FnMut(usize, intf::park_what) -> Result<Seen, GuestError>,
+) -> Result<Seen, GuestError> {
     loop {
-        let seen = ask(skel, cpu, intf::park_what_PARK_LOOK, 0)?;
+        let seen = ask(cpu, intf::park_what_PARK_LOOK)?;
         if seen.left == 0 || began.elapsed() > DRAIN {
             return Ok(seen);
         }
@@ -180,6 +201,7 @@ fn ask(skel: &BpfSkel<'_>, cpu: usize, what: intf::park_what, by: u32) -> Result
         intf::park_error_PARK_DONE => Ok(Seen {
             left: u32_at(&query, std::mem::offset_of!(intf::park_query, left)),
             emptied_ns: u64_at(&query, std::mem::offset_of!(intf::park_query, emptied_ns)),
+            was: u32_at(&query, std::mem::offset_of!(intf::park_query, was)),
         }),
         intf::park_error_PARK_LAST => Err(GuestError::LastVcpu(cpu)),
         _ => Err(GuestError::NoVcpu(cpu)),
@@ -200,6 +222,33 @@ mod tests {
         let order = ParkOrder { cpus: vec![2, 3, 7], park: true };
         let sent = args(&order.to_args().each_ref().map(|(key, value)| (*key, value.as_str())));
         assert_eq!(ParkOrder::from_args(&sent).unwrap(), order);
+    }
+
+    /// Four vCPUs, of which `parked` are parked, and an order that fails at a fifth. What is parked afterwards?
+    fn after(parked: &[usize], order: &ParkOrder) -> (bool, Vec<usize>) {
+        let mut now: std::collections::BTreeSet<usize> = parked.iter().copied().collect();
+        let result = change(order, |cpu, what| {
+            if cpu >= 4 {
+                return Err(GuestError::NoVcpu(cpu));
+            }
+            let was = if now.contains(&cpu) { intf::TANDEM_PARKED_BY_OPERATOR } else { 0 };
+            match what {
+                intf::park_what_PARK_TAKE => drop(now.insert(cpu)),
+                intf::park_what_PARK_GIVE_BACK => drop(now.remove(&cpu)),
+                _ => {}
+            }
+            Ok(Seen { left: 0, emptied_ns: 1, was })
+        });
+        (result.is_ok(), now.into_iter().collect())
+    }
+
+    #[test]
+    fn a_refused_order_changes_nothing() {
+        let order = |cpus: &[usize], park| ParkOrder { cpus: cpus.to_vec(), park };
+        assert_eq!(after(&[], &order(&[2, 3], true)), (true, vec![2, 3]));
+        assert_eq!(after(&[2], &order(&[2, 3, 4], true)), (false, vec![2]), "the second was parked before");
+        assert_eq!(after(&[2], &order(&[2, 3, 4], false)), (false, vec![2]));
+        assert_eq!(after(&[2, 3], &order(&[2], false)), (true, vec![3]));
     }
 
     #[test]

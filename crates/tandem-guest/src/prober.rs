@@ -46,28 +46,49 @@ pub(crate) struct Prober {
     probes: Vec<Option<Probe>>,
     stop: Arc<AtomicBool>,
     budget: Arc<Budget>,
+    found: Sender<Block>,
     blocks: Receiver<Block>,
     speeds: Speeds,
+    /// vCPUs that are never probed.
+    isolated: Vec<usize>,
 }
 
 /// What a probe has found of a core: the vCPU, and how long a block of work took that nothing interrupted, ns.
 type Block = (usize, f64);
 
 impl Prober {
-    /// Starts the threads of the online CPUs.
-    pub(crate) fn start(nr_cpus: usize, online: &[usize], budget: Arc<Budget>) -> Result<Self, GuestError> {
-        let stop = Arc::new(AtomicBool::new(false));
+    /// Begins with no thread at all: each online vCPU but the `isolated` ones gets one with the first step.
+    pub(crate) fn new(nr_cpus: usize, isolated: Vec<usize>, budget: Arc<Budget>) -> Self {
         let (found, blocks) = channel();
-        let mut probes: Vec<Option<Probe>> = (0..nr_cpus).map(|_| None).collect();
-        for &cpu in online.iter().filter(|cpu| **cpu < nr_cpus) {
-            probes[cpu] = Some(start_probe(cpu, &stop, &found)?);
+        Self {
+            probes: (0..nr_cpus).map(|_| None).collect(),
+            stop: Arc::new(AtomicBool::new(false)),
+            budget,
+            found,
+            blocks,
+            speeds: Speeds::new(nr_cpus),
+            isolated,
         }
-        Ok(Self { probes, stop, budget, blocks, speeds: Speeds::new(nr_cpus) })
+    }
+
+    /// A vCPU that came gets its thread, and one that went loses it: the kernel would let that run anywhere.
+    fn follow_hotplug(&mut self, facts: &[VcpuFacts]) {
+        for (cpu, (fact, slot)) in facts.iter().zip(self.probes.iter_mut()).enumerate() {
+            if !fact.online {
+                *slot = None;
+            } else if slot.is_none() && !self.isolated.contains(&cpu) {
+                match start_probe(cpu, &self.stop, &self.found) {
+                    Ok(probe) => *slot = Some(probe),
+                    Err(error) => log::debug!("vCPU {cpu} is not probed: {error}"),
+                }
+            }
+        }
     }
 
     /// Orders a probe of every vCPU whose estimate is due, those first that have waited longest, as far as the
     /// budget goes.
     pub(crate) fn step(&mut self, facts: &[VcpuFacts], now: Instant) {
+        self.follow_hotplug(facts);
         let quiet = facts.iter().filter(|fact| fact.online).all(|fact| fact.share > QUIET_SHARE);
         let longest = if quiet { INTERVAL_QUIET } else { INTERVAL_MAX };
         let mut due = Vec::new();
@@ -115,8 +136,11 @@ impl Prober {
         probe.due = now + probe.interval;
         match probe.orders.try_send(length) {
             Ok(()) | Err(TrySendError::Full(_)) => {}
-            // The thread ended because its CPU cannot be used: nothing to probe.
-            Err(TrySendError::Disconnected(_)) => self.probes[cpu] = None,
+            // The thread ended because its CPU cannot be used: it is not started again.
+            Err(TrySendError::Disconnected(_)) => {
+                self.probes[cpu] = None;
+                self.isolated.push(cpu);
+            }
         }
     }
 }

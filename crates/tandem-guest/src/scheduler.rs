@@ -14,11 +14,14 @@ use crate::options::{Fault, GuestOptions};
 use crate::park::{ParkOrder, ParkReport, Parking};
 use crate::prober::Prober;
 use crate::server::{self, Answer, Ask, Server};
+use crate::standstill::{Pulse, Returns};
 use crate::stats::GuestStats;
 use crate::topology::TopologyKeeper;
 use crate::{beside, preflight, speed, sys, GuestError};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
-use scx_utils::{scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report, UserExitInfo};
+use scx_utils::{
+    scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report, ScxExitKind, UserExitInfo,
+};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,6 +47,8 @@ enum Outcome {
     Restart,
     /// It does not help at the moment.
     SteppedBack,
+    /// The machine stood still for so long, and the kernel threw the scheduler out when it went on.
+    StoodStill(Duration),
 }
 
 /// A machine whose CPUs come and go without end must not keep us reloading: so many times in a row, each within a minute
@@ -59,9 +64,10 @@ const CALM: Duration = Duration::from_secs(60);
 pub fn serve(options: &GuestOptions) -> Result<(), GuestError> {
     let mut gate = options.gate.then(Gate::new);
     let mut restarts = 0;
+    let mut returns = Returns::default();
     loop {
         let began = Instant::now();
-        let outcome = run(options, &mut gate)?;
+        let outcome = run(options, &mut gate, &mut returns)?;
         if began.elapsed() > CALM {
             restarts = 0;
         }
@@ -71,6 +77,15 @@ pub fn serve(options: &GuestOptions) -> Result<(), GuestError> {
             Outcome::Restart => {
                 restarts += 1;
                 log::info!("the set of CPUs changed: loading again");
+            }
+            Outcome::StoodStill(pause) => {
+                log::warn!(
+                    "the machine stood still for {:.0} s, and the kernel's watchdog threw the scheduler out: loading again",
+                    pause.as_secs_f64()
+                );
+                if let Some(gate) = &mut gate {
+                    gate.forget();
+                }
             }
             Outcome::SteppedBack => {
                 if let Some(gate) = &mut gate {
@@ -105,7 +120,11 @@ fn stand_by(gate: &mut Gate) {
 ///
 /// # Errors
 /// An obstacle found before loading, a refusal by the kernel, or the reason of an ejection.
-fn run(options: &GuestOptions, gate: &mut Option<Gate>) -> Result<Outcome, GuestError> {
+fn run(
+    options: &GuestOptions,
+    gate: &mut Option<Gate>,
+    returns: &mut Returns,
+) -> Result<Outcome, GuestError> {
     let paths = preflight::SystemPaths::default();
     preflight::check(&paths, sys::is_root(), preflight::CgroupSupport::of_kernel, options.ignore_cgroups)?;
     let level = if options.debug { libbpf_rs::PrintLevel::Debug } else { libbpf_rs::PrintLevel::Warn };
@@ -114,8 +133,14 @@ fn run(options: &GuestOptions, gate: &mut Option<Gate>) -> Result<Outcome, Guest
     let mut storage = MaybeUninit::uninit();
     let mut running = Running::start(options, &mut storage)?;
     let result = running.supervise(options, gate);
+    let now = Instant::now();
+    running.pulse.beat(now);
+    let stood_still = running.pulse.stood_still(now, running.patience).filter(|_| running.stalled());
     let info = running.stop();
     result?;
+    if let Some(pause) = stood_still.filter(|_| info.is_err() && returns.once_more(now)) {
+        return Ok(Outcome::StoodStill(pause));
+    }
     let info = info?;
     Ok(if info.should_restart() {
         Outcome::Restart
@@ -137,6 +162,9 @@ struct Running<'a> {
     crowd: Option<Crowd>,
     trace_until: Option<Instant>,
     exporter: Option<Exporter>,
+    pulse: Pulse,
+    /// For how long a task may wait until the kernel's watchdog throws the scheduler out.
+    patience: Duration,
 }
 
 impl<'a> Running<'a> {
@@ -153,16 +181,25 @@ impl<'a> Running<'a> {
         let (mut prober, mut topology) = (None, None);
         if options.probe {
             let budget = Arc::new(Budget::new(options.probe_budget_pct, online.len()));
-            prober = Some(Prober::start(nr_cpus, &online, Arc::clone(&budget))?);
-            topology = Some(TopologyKeeper::start(nr_cpus, TOPOLOGY_FILE.into(), budget)?);
+            let isolated = if options.probe_isolated { Vec::new() } else { model::isolated_cpus() };
+            prober = Some(Prober::new(nr_cpus, isolated.clone(), Arc::clone(&budget)));
+            topology = Some(TopologyKeeper::start(nr_cpus, isolated, TOPOLOGY_FILE.into(), budget)?);
         }
         let crowd = (options.crowd && !options.dedicate).then(|| Crowd::new(domains));
         let server = server::start()?;
+        let source = StealSource::of(&skel);
         log::info!(
             "tandem guest scheduler loaded on {} of {nr_cpus} possible CPUs, steal from {}",
             online.len(),
-            if sys::kvm_steal_time() { "the KVM steal time page" } else { "the kernel's accounting" }
+            source.in_words()
         );
+        if source == StealSource::PageUnused {
+            log::warn!(
+                "the hypervisor offers a steal time page, but this kernel does not use it (no-steal-acc?)"
+            );
+        }
+        let patience =
+            Duration::from_nanos(skel.maps.rodata_data.as_ref().map_or(0, |rodata| rodata.watchdog_ns));
         Ok(Self {
             skel,
             link: Some(link),
@@ -174,6 +211,8 @@ impl<'a> Running<'a> {
             crowd,
             trace_until: None,
             exporter,
+            pulse: Pulse::new(Instant::now()),
+            patience,
         })
     }
 
@@ -194,6 +233,12 @@ impl<'a> Running<'a> {
         uei_exited!(&self.skel, uei)
     }
 
+    /// Was it the watchdog that ended it?
+    fn stalled(&self) -> bool {
+        let stall = ScxExitKind::ErrorStall as i32;
+        self.skel.maps.data_data.as_ref().is_some_and(|data| data.uei.kind == stall)
+    }
+
     fn supervise(&mut self, options: &GuestOptions, gate: &mut Option<Gate>) -> Result<(), GuestError> {
         let (replies, requests) = self.server.channels();
         let mut reported = GuestStats::default();
@@ -202,6 +247,7 @@ impl<'a> Running<'a> {
         // What loading itself takes is in no window.
         let mut next_window = Instant::now() + gate::WINDOW;
         while !sys::termination_requested() && !self.exited() {
+            self.pulse.beat(Instant::now());
             // A request for statistics is answered at once; otherwise this is the pause between steps.
             match requests.recv_timeout(next_step.saturating_duration_since(Instant::now())) {
                 Ok(ask) => {
@@ -301,6 +347,44 @@ impl<'a> Running<'a> {
     }
 }
 
+/// Whom steal comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StealSource {
+    /// The page that KVM writes.
+    Page,
+    /// The kernel's own accounting.
+    Kernel,
+    /// Nobody tells; the kernel does not use the page that is offered.
+    PageUnused,
+    /// Nobody tells.
+    Ticks,
+}
+
+impl StealSource {
+    /// As the scheduler has found it when it was loaded.
+    fn of(skel: &BpfSkel<'_>) -> Self {
+        let (unused, untold) = skel
+            .maps
+            .bss_data
+            .as_ref()
+            .map_or((false, false), |bss| (bss.steal_page_unused != 0, bss.steal_untold != 0));
+        match (unused, untold) {
+            (false, false) if sys::kvm_steal_time() => Self::Page,
+            (true, true) => Self::PageUnused,
+            (_, false) => Self::Kernel,
+            (false, true) => Self::Ticks,
+        }
+    }
+
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Page => "the KVM steal time page",
+            Self::Kernel => "the kernel's accounting",
+            Self::PageUnused | Self::Ticks => "ticks that come late, for nobody reports it",
+        }
+    }
+}
+
 fn load<'a>(
     options: &GuestOptions,
     hints: &Hints,
@@ -320,6 +404,7 @@ fn load<'a>(
     if let Some(rodata) = open.maps.rodata_data.as_mut() {
         rodata.nr_cpu_ids = u32::try_from(nr_cpus)?;
         rodata.kvm_steal_page = reports_steal;
+        rodata.steal_may_be_guessed = true;
         rodata.cgroups_enabled = !options.ignore_cgroups;
         rodata.slice_timers_enabled = options.slice_timers;
         rodata.base_request_ns = options.slice_us * 1000;
@@ -359,10 +444,13 @@ fn load<'a>(
     for id in hints.groups() {
         skel.maps.hinted_groups.update(&id.to_ne_bytes(), &there, MapFlags::ANY)?;
     }
+    let tickless = model::kernel_cpu_list("nohz_full").unwrap_or_default();
     for &cpu in online.iter().filter(|cpu| **cpu < nr_cpus) {
         let mut record = vec![0u8; skel.maps.cpus.value_size() as usize];
-        let at = std::mem::offset_of!(intf::cpu_state, online);
-        record[at..at + 4].copy_from_slice(&1u32.to_ne_bytes());
+        let mut put =
+            |at: usize, value: bool| record[at..at + 4].copy_from_slice(&u32::from(value).to_ne_bytes());
+        put(std::mem::offset_of!(intf::cpu_state, online), true);
+        put(std::mem::offset_of!(intf::cpu_state, tickless), tickless.contains(&cpu));
         skel.maps.cpus.update(&u32::try_from(cpu)?.to_ne_bytes(), &record, MapFlags::ANY)?;
     }
     Ok(skel)

@@ -6,6 +6,7 @@
 //! up in favour of what the kernel says. A probe keeps all vCPUs busy for a moment, so it is begun only when the daemon's
 //! budget has something left.
 
+use crate::bpf::intf;
 use crate::budget::Budget;
 use crate::domains::Domains;
 use crate::doubt::{Answer, Schedule, Shares};
@@ -14,7 +15,7 @@ use crate::GuestError;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tandem_probe::threads::Threads;
@@ -40,14 +41,25 @@ pub(crate) struct TopologyKeeper {
     turns: Arc<AtomicU64>,
     shares: Shares,
     doubt: Arc<AtomicBool>,
+    isolated: Vec<usize>,
+    avoided: Avoided,
 }
 
+/// vCPUs that are not probed now.
+type Avoided = Arc<Mutex<Vec<usize>>>;
+
 impl TopologyKeeper {
-    /// Starts probing. `file`: where the topology is remembered.
-    pub(crate) fn start(nr_cpus: usize, file: PathBuf, budget: Arc<Budget>) -> Result<Self, GuestError> {
+    /// Starts probing, of all vCPUs but the `isolated` ones. `file`: where the topology is remembered.
+    pub(crate) fn start(
+        nr_cpus: usize,
+        isolated: Vec<usize>,
+        file: PathBuf,
+        budget: Arc<Budget>,
+    ) -> Result<Self, GuestError> {
         let stop = Arc::new(AtomicBool::new(false));
         let turns = Arc::new(AtomicU64::new(0));
         let doubt = Arc::new(AtomicBool::new(false));
+        let avoided = Avoided::new(Mutex::new(isolated.clone()));
         let (found, news) = channel();
         let keeper = Keeper {
             nr_cpus,
@@ -59,16 +71,22 @@ impl TopologyKeeper {
             found,
             known: None,
             budget,
+            avoided: Arc::clone(&avoided),
         };
         let thread = std::thread::Builder::new()
             .name("topology".into())
             .spawn(move || keeper.run())
             .map_err(GuestError::Thread)?;
-        Ok(Self { stop, thread: Some(thread), news, turns, shares: Shares::default(), doubt })
+        let shares = Shares::default();
+        Ok(Self { stop, thread: Some(thread), news, turns, shares, doubt, isolated, avoided })
     }
 
-    /// What the vCPUs get now. Where that has changed much, the topology is confirmed soon.
+    /// What the vCPUs get now. Where that has changed much, the topology is confirmed soon. Those that were taken out of
+    /// use are left alone: the host may have given their pCPUs to somebody else.
     pub(crate) fn look(&mut self, facts: &[VcpuFacts]) {
+        let empty = |cpu: &usize| facts[*cpu].bans & intf::TANDEM_BAN_EMPTY != 0;
+        let avoided = self.isolated.iter().copied().chain((0..facts.len()).filter(empty)).collect();
+        *self.avoided.lock().unwrap_or_else(PoisonError::into_inner) = avoided;
         if self.shares.changed(facts, self.turns()) {
             self.doubt.store(true, Ordering::Relaxed);
             if let Some(thread) = &self.thread {
@@ -115,6 +133,7 @@ struct Keeper {
     found: Sender<Domains>,
     known: Option<Known>,
     budget: Arc<Budget>,
+    avoided: Avoided,
 }
 
 impl Keeper {
@@ -163,7 +182,9 @@ impl Keeper {
     }
 
     fn probe(&mut self) -> Answer {
-        let Ok(cpus) = tandem_probe::sys::usable_cpus() else { return Answer::Open };
+        let Ok(mut cpus) = tandem_probe::sys::usable_cpus() else { return Answer::Open };
+        let avoided = self.avoided.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        cpus.retain(|cpu| !avoided.contains(cpu));
         if cpus.len() < 2 {
             return Answer::Open;
         }
@@ -175,7 +196,9 @@ impl Keeper {
             }
         };
         let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        if let Some(known) = self.known.as_ref().filter(|known| known.topology.cpus == cpus) {
+        // Of those that are out of use for a while nothing is asked, and nothing is forgotten.
+        let knows = |known: &&Known| cpus.iter().all(|cpu| known.topology.cpus.contains(cpu));
+        if let Some(known) = self.known.as_ref().filter(knows) {
             let (verdict, effort) = validate(&mut threads, &known.topology, ns(VALIDATION));
             log::debug!("topology: {verdict:?} after {} ms", effort.elapsed_ns / 1_000_000);
             match verdict {

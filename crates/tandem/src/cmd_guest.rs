@@ -49,6 +49,10 @@ pub struct GuestCmd {
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent_of_the_vm)]
     probe_budget: f64,
 
+    /// Probe vCPUs that the kernel was told to isolate (isolcpus, nohz_full), too
+    #[arg(long)]
+    probe_isolated: bool,
+
     /// End turns at the kernel's tick instead of when they are due
     #[arg(long)]
     no_slice_timers: bool,
@@ -287,6 +291,7 @@ impl GuestCmd {
             ignore_cgroups: self.ignore_cgroups,
             probe: !self.no_probe,
             probe_budget_pct: self.probe_budget,
+            probe_isolated: self.probe_isolated,
             slice_timers: !self.no_slice_timers,
             slice_us: self.slice_us,
             harvest: self.ivh,
