@@ -34,7 +34,7 @@ lab() { # experiment arguments...
     esac
 }
 
-for experiment in test-load test-guest test-faults test-hotplug test-nested test-crowd test-probe test-torture; do
+for experiment in test-load test-guest test-faults test-reports test-away test-hotplug test-nested test-crowd test-probe test-torture; do
     lab "$experiment"
 done
 
