@@ -210,8 +210,11 @@ static __always_inline bool k_is_exiting(const struct task_struct *p)
  */
 static __always_inline bool k_has_signal(const struct task_struct *p)
 {
-	u64 pending = BPF_CORE_READ(p, pending.signal.sig[0]) | BPF_CORE_READ(p, signal, shared_pending.signal.sig[0]);
+	const struct signal_struct *of_all = BPF_CORE_READ(p, signal);
+	u64 pending = BPF_CORE_READ(p, pending.signal.sig[0]);
 
+	if (of_all)
+		pending |= BPF_CORE_READ(of_all, shared_pending.signal.sig[0]);
 	return (pending & ~BPF_CORE_READ(p, blocked.sig[0])) || (BPF_CORE_READ(p, jobctl) & K_JOBCTL_PENDING);
 }
 
