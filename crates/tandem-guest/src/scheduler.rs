@@ -185,9 +185,10 @@ impl<'a> Running<'a> {
             prober = Some(Prober::new(nr_cpus, isolated.clone(), Arc::clone(&budget)));
             topology = Some(TopologyKeeper::start(nr_cpus, isolated, TOPOLOGY_FILE.into(), budget)?);
         }
-        let crowd = (options.crowd && !options.dedicate).then(|| Crowd::new(domains));
-        let server = server::start()?;
         let source = StealSource::of(&skel);
+        // How many vCPUs are worth using is found by an exact account of steal.
+        let crowd = (options.crowd && !options.dedicate && source.is_exact()).then(|| Crowd::new(domains));
+        let server = server::start()?;
         log::info!(
             "tandem guest scheduler loaded on {} of {nr_cpus} possible CPUs, steal from {}",
             online.len(),
@@ -376,6 +377,11 @@ impl StealSource {
         }
     }
 
+    /// Does somebody tell it?
+    fn is_exact(self) -> bool {
+        matches!(self, Self::Page | Self::Kernel)
+    }
+
     fn in_words(self) -> &'static str {
         match self {
             Self::Page => "the KVM steal time page",
@@ -404,7 +410,7 @@ fn load<'a>(
     if let Some(rodata) = open.maps.rodata_data.as_mut() {
         rodata.nr_cpu_ids = u32::try_from(nr_cpus)?;
         rodata.kvm_steal_page = reports_steal;
-        rodata.steal_may_be_guessed = true;
+        rodata.steal_may_be_guessed = sys::may_be_stolen_from();
         rodata.cgroups_enabled = !options.ignore_cgroups;
         rodata.slice_timers_enabled = options.slice_timers;
         rodata.base_request_ns = options.slice_us * 1000;

@@ -51,6 +51,12 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Is there a hypervisor that may take CPUs away without a word? On bare metal and in an emulator a late tick means something
+/// else.
+pub(crate) fn may_be_stolen_from() -> bool {
+    tandem_probe::hypervisor::Hypervisor::detect().is_some_and(|hypervisor| !hypervisor.emulates())
+}
+
 /// Does KVM maintain the steal time page for this guest? Elsewhere the kernel's own accounting is used.
 pub(crate) fn kvm_steal_time() -> bool {
     tandem_probe::hypervisor::Hypervisor::detect().is_some_and(|hypervisor| hypervisor.reports_steal())

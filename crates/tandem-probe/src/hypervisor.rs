@@ -9,13 +9,15 @@ const KVM_FEATURES: [(u32, &str); 6] = [
     (13, "pv yield"),
     (4, "async page faults"),
 ];
+/// It translates code, and its CPUs come and go with its own work rather than with a scheduler's.
+const EMULATOR: &str = "QEMU without KVM";
 /// Signatures, and whose they are.
 const NAMES: [(&[u8; 12], &str); 8] = [
     (b"KVMKVMKVM\0\0\0", "KVM"),
     (b"Microsoft Hv", "Hyper-V"),
     (b"VMwareVMware", "VMware"),
     (b"XenVMMXenVMM", "Xen"),
-    (b"TCGTCGTCGTCG", "QEMU without KVM"),
+    (b"TCGTCGTCGTCG", EMULATOR),
     (b"bhyve bhyve ", "bhyve"),
     (b"ACRNACRNACRN", "ACRN"),
     (b"prl hyperv  ", "Parallels"),
@@ -94,6 +96,11 @@ impl Hypervisor {
     /// Does it maintain KVM's page of stolen time?
     pub fn reports_steal(&self) -> bool {
         self.kvm_features & (1 << 5) != 0
+    }
+
+    /// Is there no hardware virtualisation, only an emulator?
+    pub fn emulates(&self) -> bool {
+        self.name == EMULATOR
     }
 
     /// And does this guest's kernel, which was started with this command line, use it? The bit says only what is offered.
