@@ -52,7 +52,7 @@ COLD int quota_timer_by(u64 at_ns, u64 now)
 	bpf_for(i, 0, 4) {
 		u64 armed = quota_timer_at_ns;
 
-		if (armed && !time_before_ns(at_ns, armed) && time_before_ns(now, armed + TIMER_LOST_NS))
+		if (timer_comes_by(armed, at_ns, now))
 			break;
 		if (__sync_val_compare_and_swap(&quota_timer_at_ns, armed, at_ns) != armed)
 			continue;

@@ -83,14 +83,18 @@ static __always_inline void set_group_bit(u64 *words, u32 group, bool on)
 		__sync_fetch_and_and(&words[word], ~bit);
 }
 
+/* Does a timer that is armed for `armed_ns` (0: it is not) come by `at_ns`? */
+static __always_inline bool timer_comes_by(u64 armed_ns, u64 at_ns, u64 now)
+{
+	return armed_ns && !time_before_ns(at_ns, armed_ns) && time_before_ns(now, armed_ns + TIMER_LOST_NS);
+}
+
 static __always_inline void refresh_soon(u64 now)
 {
 	u32 zero = 0;
 	struct one_timer *t;
 
-	u64 at = refresh_at_ns;
-
-	if ((at && !time_before_ns(now + REFRESH_MIN_NS, at) && time_before_ns(now, at + TIMER_LOST_NS)) || is_leaving())
+	if (timer_comes_by(refresh_at_ns, now + REFRESH_MIN_NS, now) || is_leaving())
 		return;
 	t = bpf_map_lookup_elem(&refresh_timer, &zero);
 	if (!t)

@@ -138,6 +138,15 @@ COLD int ask_for_task(u32 cpu)
 	return true;
 }
 
+/* A waiting task joins the queue of `cpu`. Where it is to be moved then, and what to retract if it is not, stands in `own`. */
+static __always_inline void join_to_move(struct task_struct *p, struct task_state *t, struct cpu_state *own, s32 cpu)
+{
+	rejoin(p, t, cpu, k_now());
+	own->move_key = t->deadline;
+	own->move_queue = queue_of(cpu, t->class);
+	own->move_stake = t->stake;
+}
+
 /*
  * If moving a waiting task to `cpu` makes things better, it joins the queue
  * there, and its weight is returned. Apart from the loop that moves it: the
@@ -156,13 +165,9 @@ COLD u64 take_over(s32 pid, s32 cpu, u64 excess)
 	t = task_state(task);
 	if (t && t->hog_stake && t->stake && queue_cpu(t) != cpu && move_improves(t->weight, excess) && !k_is_pinned(task) &&
 	    k_allowed(task, cpu)) {
-		rejoin(task, t, cpu, k_now());
+		if (own)
+			join_to_move(task, t, own, cpu);
 		weight = t->weight;
-		if (own) {
-			own->move_key = t->deadline;
-			own->move_queue = queue_of(cpu, t->class);
-			own->move_stake = t->stake;
-		}
 	}
 	bpf_rcu_read_unlock();
 	bpf_task_release(task);
@@ -203,10 +208,7 @@ COLD u32 join_elsewhere(s32 pid, s32 from, s32 to)
 	bpf_rcu_read_lock();
 	t = task_state(task);
 	if (t && own && t->stake && queue_cpu(t) == from && from != to && k_allowed(task, to)) {
-		rejoin(task, t, to, k_now());
-		own->move_key = t->deadline;
-		own->move_queue = queue_of(to, t->class);
-		own->move_stake = t->stake;
+		join_to_move(task, t, own, to);
 		joined = queue_cpu(t) == to;
 	}
 	bpf_rcu_read_unlock();
