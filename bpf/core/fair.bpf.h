@@ -11,9 +11,8 @@
 #ifndef TANDEM_CORE_FAIR_BPF_H
 #define TANDEM_CORE_FAIR_BPF_H
 
-#include "hint.bpf.h"
 #include "quota.bpf.h"
-#include "steal.bpf.h"
+#include "side.bpf.h"
 
 /* A new request. */
 static __always_inline void renew_request(struct task_state *t, struct cpu_state *c)
@@ -208,11 +207,7 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	t->scale = g ? g->scale : TANDEM_SCALE_ONE;
 	t->weight = effective_weight(t->own_weight, t->scale);
 	custom = k_custom_slice(p);
-	t->base_ns = custom ? custom : base_request_ns;
-	if (!custom && task_hinted(p, g)) {
-		t->base_ns = min_u64(TANDEM_REQUEST_MIN_NS, base_request_ns);
-		count(c, CNT_HINTED);
-	}
+	t->base_ns = custom ? custom : side_request_ns(p, g, c);
 	i = class_index(t->class);
 	clock = clock_now(c, i, now);
 	if (t->left_cpu == cpu)
@@ -319,7 +314,7 @@ static __always_inline u64 service_of(u64 ran_ns, u64 wall_ns, u64 stolen_ns)
  */
 static __always_inline void charge(const struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
-	u64 steal = steal_of(cpu), ran = k_ran_ns(p), service, progress;
+	u64 steal = side_stolen_ns(cpu), ran = k_ran_ns(p), service, progress;
 	s64 settled = 0;
 	u32 i = class_index(t->class);
 

@@ -2,15 +2,12 @@
 /*
  * Fairness across CPUs (policy/balance.h): a CPU with less weight takes over
  * waiting tasks of the one with most, as far as that brings both together;
- * where only turning the imbalance round is left, it asks for a task. The
- * side that includes this supplies capacity().
+ * where only turning the imbalance round is left, it asks for a task.
  */
 #ifndef TANDEM_CORE_SPREAD_BPF_H
 #define TANDEM_CORE_SPREAD_BPF_H
 
 #include "fair.bpf.h"
-
-static __always_inline u32 capacity(const struct cpu_state *c, u64 now);
 
 /* Waiting tasks that are looked at, at a time. */
 #define EVEN_LOOK 8
@@ -31,7 +28,7 @@ COLD int look_at(u32 cpu, u32 other, u64 now)
 		return 0;
 	s = &own->look;
 	crowded = c->hogs > 1;
-	load = load_of(c->hog_weight, capacity(c, now));
+	load = load_of(c->hog_weight, side_capacity(c, now));
 	/* Those who cannot use more than a CPU are no measure for the others. */
 	if (crowded || load <= s->own_load) {
 		s->loads += load;
@@ -44,7 +41,7 @@ COLD int look_at(u32 cpu, u32 other, u64 now)
 	}
 	if (!crowded)
 		return 0;
-	excess = excess_weight(c->hog_weight, capacity(c, now), s->own_weight, capacity(own, now));
+	excess = excess_weight(c->hog_weight, side_capacity(c, now), s->own_weight, side_capacity(own, now));
 	if (far_apart(cpu, other))
 		excess = far_excess(excess, c->hog_weight);
 	if (excess > s->excess) {
@@ -67,7 +64,7 @@ static __always_inline void look_around(struct cpu_state *own, u32 cpu, u64 now)
 	__builtin_memset(s, 0, sizeof(*s));
 	s->heaviest = -1;
 	s->slowest = -1;
-	s->own_load = load_of(own->hog_weight, capacity(own, now));
+	s->own_load = load_of(own->hog_weight, side_capacity(own, now));
 	s->own_weight = own->hog_weight;
 	bpf_for(i, 0, nr_cpu_ids) {
 		if (i != cpu)

@@ -23,7 +23,6 @@ struct task_state {
 	u64 charged_at_ns;	/* up to here its run time is accounted */
 	u64 charged_ran_ns;	/* its run time by then, since it exists */
 	u64 charged_steal_ns;
-	u64 pushed_at_ns;
 	u64 queued_at_ns;	/* since when it waits, while it does */
 	u64 runnable_at_ns;	/* when it last woke up */
 	u64 parked_at_ns;	/* since when it waits for quota; 0: it does not */
@@ -41,7 +40,7 @@ struct task_state {
 	s32 left_cpu;
 	s32 run_cpu;		/* where it runs; -1: it does not */
 	s32 push_to;		/* where it shall go when it is switched out; -1: nowhere */
-	s32 home;		/* vCPU that it owns, policy/dedicate.h; -1: none */
+	struct side_task side;
 };
 
 struct {

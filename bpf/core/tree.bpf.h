@@ -4,7 +4,6 @@
 #define TANDEM_CORE_TREE_BPF_H
 
 #include "backlog.bpf.h"
-#include "hint.bpf.h"
 
 /* The kernel's word for "no limit" in microseconds is the largest number that fits. */
 #define NO_QUOTA_US (1ULL << 40)
@@ -54,7 +53,7 @@ static __always_inline s32 tree_add(struct cgroup *cgrp, struct scx_cgroup_init_
 	err = scx_bpf_create_dsq(backlog_of(group), -1);
 	if (err && err != -EEXIST)
 		return err;
-	g->hinted = group_hinted(id, group_state(g->parent));
+	side_group_added(g, group_state(g->parent));
 	tree_set_weight(group, args->weight);
 	if (bpf_core_field_exists(args->bw_quota_us))
 		tree_set_bandwidth(group, args->bw_period_us, args->bw_quota_us, args->bw_burst_us);

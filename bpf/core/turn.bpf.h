@@ -187,7 +187,7 @@ static __noinline s32 lightest_cpu(struct task_struct *p, s32 cpu)
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 
-		if (!c || !c->online || c->bans || !k_allowed(p, i) || c->weight[1] >= least)
+		if (!c || !c->online || !side_usable(c) || !k_allowed(p, i) || c->weight[1] >= least)
 			continue;
 		least = c->weight[1];
 		cpu = i;

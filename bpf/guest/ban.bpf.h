@@ -29,19 +29,19 @@ static __always_inline bool stack_busy(s32 cpu)
 /* May best-effort work run on this vCPU now? */
 static __always_inline bool best_effort_allowed(const struct cpu_state *c, s32 cpu)
 {
-	return takes_best_effort(c->bans, stack_busy(cpu));
+	return takes_best_effort(c->side.bans, stack_busy(cpu));
 }
 
 /* And best-effort work that is there already? On a parked vCPU only what may go nowhere else is left. */
 static __always_inline bool best_effort_stays(const struct cpu_state *c, s32 cpu)
 {
-	return c->parked ? !stack_busy(cpu) : best_effort_allowed(c, cpu);
+	return c->side.parked ? !stack_busy(cpu) : best_effort_allowed(c, cpu);
 }
 
 /* May a task of this class, which could go elsewhere? */
 static __always_inline bool allowed_here(u32 class, const struct cpu_state *c, s32 cpu)
 {
-	return class == CLASS_BEST_EFFORT ? best_effort_allowed(c, cpu) : takes_normal(c->bans);
+	return class == CLASS_BEST_EFFORT ? best_effort_allowed(c, cpu) : takes_normal(c->side.bans);
 }
 
 static __always_inline bool waits_best_effort(s32 cpu)
@@ -93,7 +93,7 @@ COLD int is_spare(u32 cpu)
 		if (at == (s32)cpu)
 			break;
 		c = cpu_state(at);
-		if (c && c->online && at < (s32)cpu && !(c->bans & (TANDEM_BAN_STRAGGLER | TANDEM_BAN_EMPTY)))
+		if (c && c->online && at < (s32)cpu && !(c->side.bans & (TANDEM_BAN_STRAGGLER | TANDEM_BAN_EMPTY)))
 			return 1;
 		d = domain_of(at);
 	}
@@ -109,14 +109,14 @@ static __always_inline u64 decided_for_ns(u64 at_ns, u64 now)
 /* Shall a vCPU that straggles by its share be left to best-effort work? `others_idle`: some other has nothing to do. */
 static __always_inline bool keeps_others_waiting(struct cpu_state *c, s32 cpu, bool others_idle, u64 now)
 {
-	bool banned = c->bans & TANDEM_BAN_STRAGGLER;
+	bool banned = c->side.bans & TANDEM_BAN_STRAGGLER;
 
-	if (now - c->held_up_at_ns >= TANDEM_HOLDS_UP_EVERY_NS &&
+	if (now - c->side.held_up_at_ns >= TANDEM_HOLDS_UP_EVERY_NS &&
 	    (banned || c->curr_class == CLASS_NORMAL || waiting_normal(cpu, c))) {
-		c->held_up_at_ns = now;
-		c->held_up = held_up(c->held_up, others_idle);
+		c->side.held_up_at_ns = now;
+		c->side.held_up = held_up(c->side.held_up, others_idle);
 	}
-	return holds_others_up(c->held_up, banned, decided_for_ns(c->banned_at_ns, now), c->trials_failed);
+	return holds_others_up(c->side.held_up, banned, decided_for_ns(c->side.banned_at_ns, now), c->side.trials_failed);
 }
 
 /* Apart from the loop that asks it: the verifier would follow each of its paths through every round. */
@@ -129,22 +129,22 @@ COLD u32 bans_of(u32 cpu, u64 now)
 
 	if (!c || !own)
 		return 0;
-	r = &own->review;
-	bans = bans_of_parked(c->parked);
-	view.fresh = vcap_fresh(&c->model, now);
-	view.others_sum = r->shares - (view.fresh ? c->model.share : 0);
+	r = &own->side.review;
+	bans = bans_of_parked(c->side.parked);
+	view.fresh = vcap_fresh(&c->side.model, now);
+	view.others_sum = r->shares - (view.fresh ? c->side.model.share : 0);
 	view.others = r->counted - (view.fresh ? 1 : 0);
-	view.share = c->model.share;
-	view.samples = c->model.samples;
-	view.banned = c->straggles;
-	view.since_ns = decided_for_ns(c->straggles_at_ns, now);
-	if (is_straggler(&view) != !!c->straggles) {
-		c->straggles = !c->straggles;
-		c->straggles_at_ns = now;
+	view.share = c->side.model.share;
+	view.samples = c->side.model.samples;
+	view.banned = c->side.straggles;
+	view.since_ns = decided_for_ns(c->side.straggles_at_ns, now);
+	if (is_straggler(&view) != !!c->side.straggles) {
+		c->side.straggles = !c->side.straggles;
+		c->side.straggles_at_ns = now;
 		/* Until the others show that they do not wait for it. */
-		c->held_up = TANDEM_HOLDS_UP;
+		c->side.held_up = TANDEM_HOLDS_UP;
 	}
-	if (c->straggles && keeps_others_waiting(c, cpu, r->idle, now))
+	if (c->side.straggles && keeps_others_waiting(c, cpu, r->idle, now))
 		bans |= TANDEM_BAN_STRAGGLER;
 	if (uneven_cores && is_spare(cpu))
 		bans |= TANDEM_BAN_STACKED;
@@ -159,15 +159,15 @@ COLD u32 ban(u32 cpu, u32 bans, u64 now)
 
 	if (!c)
 		return 0;
-	old = c->bans;
-	c->bans = bans;
+	old = c->side.bans;
+	c->side.bans = bans;
 	if ((bans ^ old) & TANDEM_BAN_STRAGGLER) {
 		if (bans & TANDEM_BAN_STRAGGLER) {
-			if (c->banned_at_ns)
-				c->trials_failed = trials_failed(c->trials_failed, sub_floor_u64(now, c->banned_at_ns));
+			if (c->side.banned_at_ns)
+				c->side.trials_failed = trials_failed(c->side.trials_failed, sub_floor_u64(now, c->side.banned_at_ns));
 			count(c, CNT_STRAGGLERS);
 		}
-		c->banned_at_ns = now;
+		c->side.banned_at_ns = now;
 	}
 	if (bans & ~old && c->tasks[1] + c->tasks[0])
 		k_kick_preempt(cpu);
@@ -189,16 +189,16 @@ COLD int review_bans(u64 now)
 	if (!own)
 		return 0;
 	/* Sums in maps are all the same to the verifier; as local variables they would make each round a new one. */
-	r = &own->review;
+	r = &own->side.review;
 	__builtin_memset(r, 0, sizeof(*r));
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 
-		if (!c || !c->online || !vcap_fresh(&c->model, now) || c->parked)
+		if (!c || !c->online || !vcap_fresh(&c->side.model, now) || c->side.parked)
 			continue;
-		r->shares += c->model.share;
+		r->shares += c->side.model.share;
 		r->counted++;
-		if (!c->bans && !c->straggles && is_idle(c))
+		if (!c->side.bans && !c->side.straggles && is_idle(c))
 			r->idle++;
 	}
 	bpf_for(i, 0, nr_cpu_ids) {
@@ -218,8 +218,8 @@ COLD int review_bans(u64 now)
 
 			if (!c)
 				continue;
-			c->bans = bans_of_parked(c->parked);
-			if (c->bans)
+			c->side.bans = bans_of_parked(c->side.parked);
+			if (c->side.bans)
 				r->banned++;
 		}
 	}
@@ -242,7 +242,7 @@ COLD s32 refuge(s32 pid)
 			struct cpu_state *c = cpu_state(i);
 			u64 load;
 
-			if (!c || !c->online || c->bans || !k_allowed(p, i))
+			if (!c || !c->online || c->side.bans || !k_allowed(p, i))
 				continue;
 			load = load_of(c->weight[1], capacity(c, now));
 			if (load < least) {
@@ -298,7 +298,7 @@ static __always_inline void clear_queues(struct cpu_state *c, s32 cpu)
 		if (c->late_due_ns)
 			send_away(cpu, late_queue_of(cpu));
 	}
-	if (c->parked && waits_best_effort(cpu))
+	if (c->side.parked && waits_best_effort(cpu))
 		send_away(cpu, queue_of(cpu, CLASS_BEST_EFFORT));
 }
 
@@ -307,7 +307,7 @@ static __always_inline bool evicted(struct task_struct *p, struct task_state *t,
 {
 	s32 to;
 
-	if (!c->bans || (t->class != CLASS_NORMAL && !c->parked))
+	if (!c->side.bans || (t->class != CLASS_NORMAL && !c->side.parked))
 		return false;
 	to = refuge(p->pid);
 	if (to < 0)

@@ -12,7 +12,7 @@
 /* Does what waits here wait for this CPU only? */
 static __always_inline bool reserved(const struct cpu_state *c, u64 now)
 {
-	return c->reserved_until_ns && time_before_ns(now, c->reserved_until_ns);
+	return c->side.reserved_until_ns && time_before_ns(now, c->side.reserved_until_ns);
 }
 
 /* A claim: its end in units of 1024 ns, and the CPU that made it. */
@@ -26,32 +26,32 @@ static __always_inline u64 claim_of(s32 cpu, u64 until_ns)
 
 static __always_inline bool claimed(const struct cpu_state *c, u64 now)
 {
-	u64 claim = c->claim;
+	u64 claim = c->side.claim;
 
 	return claim && now >> CLAIM_UNIT_SHIFT < claim >> CLAIM_CPU_BITS;
 }
 
 static __always_inline bool claimed_by(const struct cpu_state *c, s32 cpu)
 {
-	return (u16)c->claim == (u16)(cpu + 1);
+	return (u16)c->side.claim == (u16)(cpu + 1);
 }
 
 static __always_inline bool claim(struct cpu_state *target, s32 cpu, u64 until_ns, u64 now)
 {
-	u64 old = target->claim;
+	u64 old = target->side.claim;
 
 	if (claimed(target, now) && !claimed_by(target, cpu))
 		return false;
-	return __sync_val_compare_and_swap(&target->claim, old, claim_of(cpu, until_ns)) == old;
+	return __sync_val_compare_and_swap(&target->side.claim, old, claim_of(cpu, until_ns)) == old;
 }
 
 static __always_inline void release_claim(s32 target, s32 cpu)
 {
 	struct cpu_state *c = cpu_state(target);
-	u64 old = c ? c->claim : 0;
+	u64 old = c ? c->side.claim : 0;
 
 	if (old && claimed_by(c, cpu))
-		__sync_val_compare_and_swap(&c->claim, old, 0);
+		__sync_val_compare_and_swap(&c->side.claim, old, 0);
 }
 
 /* So long after its timer, or a call, has woken it, a CPU is awake for that reason. */
@@ -61,7 +61,7 @@ static __always_inline enum vcpu_was what_was(const struct cpu_state *c, u64 now
 {
 	if (!is_idle(c))
 		return WAS_BUSY;
-	return claimed(c, now) || now - c->answered_at_ns < SEEN_AWAKE_NS ? WAS_CALLED : WAS_WOKEN;
+	return claimed(c, now) || now - c->side.answered_at_ns < SEEN_AWAKE_NS ? WAS_CALLED : WAS_WOKEN;
 }
 
 /* A CPU without work has been woken. If it was called, that is its answer. */
@@ -70,20 +70,20 @@ static __always_inline void answer_call(struct cpu_state *c, s32 cpu, u64 now)
 	if (!claimed(c, now))
 		return;
 	observe(c, cpu, now, WAS_CALLED);
-	c->answered_at_ns = now;
+	c->side.answered_at_ns = now;
 }
 
 /* Is it foreseen when it is there? */
 static __always_inline bool rhythm_known(const struct cpu_state *c, u64 now)
 {
-	struct forecast f = phase_forecast(&c->phase, now);
+	struct forecast f = phase_forecast(&c->side.phase, now);
 
 	return f.known;
 }
 
 static __always_inline bool answered(const struct cpu_state *target)
 {
-	return target->answered_at_ns && !time_before_ns(target->answered_at_ns, target->called_at_ns);
+	return target->side.answered_at_ns && !time_before_ns(target->side.answered_at_ns, target->side.called_at_ns);
 }
 
 /* Claim a target, and wake it if it is idle and has to be asked: what follows is its answer. */
@@ -91,8 +91,8 @@ static __always_inline bool call(struct cpu_state *target, s32 to, s32 cpu, u64 
 {
 	if (!claim(target, cpu, until_ns, now))
 		return false;
-	target->called_at_ns = now;
-	target->answered_at_ns = 0;
+	target->side.called_at_ns = now;
+	target->side.answered_at_ns = 0;
 	if (is_idle(target) && !rhythm_known(target, now))
 		k_kick_idle(to);
 	return true;

@@ -15,35 +15,35 @@ const volatile bool dedicate_enabled = false;
 /* Is `cpu` the own vCPU of the thread `pid`? */
 static __always_inline bool owns(const struct cpu_state *c, s32 pid)
 {
-	return c->owner_pid == pid;
+	return c->side.owner_pid == pid;
 }
 
 static __always_inline void renew_lease(struct cpu_state *c, s32 pid, u64 now)
 {
 	if (dedicate_enabled && owns(c, pid))
-		c->owner_seen_ns = now;
+		c->side.owner_seen_ns = now;
 }
 
 /* The thread ends, or leaves the scheduler. */
 static __always_inline void end_lease(struct task_state *t, s32 pid)
 {
-	struct cpu_state *c = t->home >= 0 ? cpu_state(t->home) : NULL;
+	struct cpu_state *c = t->side.home >= 0 ? cpu_state(t->side.home) : NULL;
 
 	if (c)
-		__sync_val_compare_and_swap(&c->owner_pid, pid, 0);
-	t->home = -1;
+		__sync_val_compare_and_swap(&c->side.owner_pid, pid, 0);
+	t->side.home = -1;
 }
 
 /* Takes the lease of a vCPU that is free. Whoever exchanges the owner has it. */
 static __always_inline bool take_lease(struct cpu_state *c, s32 pid, u64 now)
 {
-	s32 owner = c->owner_pid;
+	s32 owner = c->side.owner_pid;
 
-	if (!lease_over(owner, c->owner_seen_ns, owner && c->curr_pid == owner && !is_idle(c), now))
+	if (!lease_over(owner, c->side.owner_seen_ns, owner && c->curr_pid == owner && !is_idle(c), now))
 		return false;
-	if (__sync_val_compare_and_swap(&c->owner_pid, owner, pid) != owner)
+	if (__sync_val_compare_and_swap(&c->side.owner_pid, owner, pid) != owner)
 		return false;
-	c->owner_seen_ns = now;
+	c->side.owner_seen_ns = now;
 	return true;
 }
 
@@ -57,18 +57,18 @@ static __noinline s32 own_vcpu(struct task_struct *p, struct task_state *t, s32 
 
 	if (!p || !t)
 		return prev_cpu;
-	c = t->home >= 0 ? cpu_state(t->home) : NULL;
-	if (c && owns(c, p->pid) && c->online && !c->bans && k_allowed(p, t->home))
-		return t->home;
+	c = t->side.home >= 0 ? cpu_state(t->side.home) : NULL;
+	if (c && owns(c, p->pid) && c->online && !c->side.bans && k_allowed(p, t->side.home))
+		return t->side.home;
 	end_lease(t, p->pid);
 	bpf_for(i, 0, nr_cpu_ids) {
 		u32 cpu = cpu_after(prev_cpu, i);
 
 		c = cpu_state(cpu);
-		if (!c || !c->online || c->bans || !k_allowed(p, cpu))
+		if (!c || !c->online || c->side.bans || !k_allowed(p, cpu))
 			continue;
 		if (take_lease(c, p->pid, now)) {
-			t->home = cpu;
+			t->side.home = cpu;
 			count(c, CNT_LEASES);
 			return cpu;
 		}

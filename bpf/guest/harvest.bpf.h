@@ -49,48 +49,48 @@ static __always_inline void arm_harvest(struct cpu_state *c, s32 cpu, u64 at_ns,
 	u32 key = cpu;
 	struct one_timer *t = bpf_map_lookup_elem(&harvest_timers, &key);
 
-	c->harvest_at_ns = at_ns;
+	c->side.harvest_at_ns = at_ns;
 	if (t)
 		bpf_timer_start(&t->timer, max_u64(sub_floor_u64(at_ns, now), SLICE_SLACK_NS), BPF_F_TIMER_CPU_PIN);
 }
 
 static __always_inline u64 margin_of(const struct cpu_state *c)
 {
-	return harvest_margin_ns(&c->phase, c->harvest_late_ns, c->harvest_latency_ns, c->harvest_early_ns);
+	return harvest_margin_ns(&c->side.phase, c->side.harvest_late_ns, c->side.harvest_latency_ns, c->side.harvest_early_ns);
 }
 
 /* When a target was to be there for which a task waits. */
 static __always_inline u64 expected_at_ns(const struct cpu_state *target)
 {
-	return target->reserved_until_ns - TANDEM_HARVEST_LATE_NS;
+	return target->side.reserved_until_ns - TANDEM_HARVEST_LATE_NS;
 }
 
 static __always_inline void end_harvest(struct cpu_state *c, s32 cpu)
 {
-	if (c->harvest_to >= 0)
-		release_claim(c->harvest_to, cpu);
-	c->harvest_to = -1;
-	c->harvest_stage = HARVEST_NONE;
+	if (c->side.harvest_to >= 0)
+		release_claim(c->side.harvest_to, cpu);
+	c->side.harvest_to = -1;
+	c->side.harvest_stage = HARVEST_NONE;
 }
 
 static __always_inline void abandon(struct cpu_state *c, s32 cpu)
 {
 	count(c, CNT_ABANDONED);
-	c->harvest_vain++;
+	c->side.harvest_vain++;
 	end_harvest(c, cpu);
 }
 
 /* The vCPU was taken, and its task had not left. */
 static __always_inline void leave_earlier(struct cpu_state *c)
 {
-	c->harvest_early_ns = harvest_caught(c->harvest_early_ns, &c->phase.on);
+	c->side.harvest_early_ns = harvest_caught(c->side.harvest_early_ns, &c->side.phase.on);
 }
 
 /* Taken in the middle of the switch. */
 static __always_inline void caught_leaving(struct cpu_state *c, u64 took_ns)
 {
 	leave_earlier(c);
-	c->harvest_risk = harvest_risk(c->harvest_risk, true);
+	c->side.harvest_risk = harvest_risk(c->side.harvest_risk, true);
 	count_of(c, CNT_CAUGHT, took_ns);
 }
 
@@ -101,15 +101,15 @@ static __always_inline void caught_leaving(struct cpu_state *c, u64 took_ns)
  */
 static __always_inline void let_go(struct cpu_state *c, s32 cpu, u64 gain_ns, u64 now)
 {
-	struct cpu_state *target = cpu_state(c->harvest_to);
+	struct cpu_state *target = cpu_state(c->side.harvest_to);
 
-	c->harvest_gain_ns = gain_ns;
-	c->harvest_stage = HARVEST_LEAVING;
+	c->side.harvest_gain_ns = gain_ns;
+	c->side.harvest_stage = HARVEST_LEAVING;
 	if (target && is_idle(target)) {
-		struct forecast f = phase_forecast(&target->phase, now);
+		struct forecast f = phase_forecast(&target->side.phase, now);
 
 		if (f.known && f.absent_for_ns) {
-			k_kick_preempt_and_idle(cpu, c->harvest_to);
+			k_kick_preempt_and_idle(cpu, c->side.harvest_to);
 			return;
 		}
 	}
@@ -119,10 +119,10 @@ static __always_inline void let_go(struct cpu_state *c, s32 cpu, u64 gain_ns, u6
 /* The end is near. Does the task leave? */
 static __always_inline void leave_now(struct cpu_state *c, s32 cpu, u64 now)
 {
-	struct cpu_state *target = cpu_state(c->harvest_to);
-	u64 gain = target && may_be_target(target) ? gain_at(cpu, c->harvest_to, now) : 0;
+	struct cpu_state *target = cpu_state(c->side.harvest_to);
+	u64 gain = target && may_be_target(target) ? gain_at(cpu, c->side.harvest_to, now) : 0;
 
-	if (gain || c->harvest_learn >= 0)
+	if (gain || c->side.harvest_learn >= 0)
 		let_go(c, cpu, gain, now);
 	else
 		abandon(c, cpu);
@@ -131,13 +131,13 @@ static __always_inline void leave_now(struct cpu_state *c, s32 cpu, u64 now)
 /* Nobody waits for its task any more: whoever is there takes it. Did it wait in the target's queue? */
 static __always_inline bool give_up(struct cpu_state *c, s32 cpu)
 {
-	struct cpu_state *target = cpu_state(c->harvest_to);
-	bool waits = target && c->harvest_pid == target->awaited_pid && k_waiting(queue_of(c->harvest_to, CLASS_NORMAL));
+	struct cpu_state *target = cpu_state(c->side.harvest_to);
+	bool waits = target && c->side.harvest_pid == target->side.awaited_pid && k_waiting(queue_of(c->side.harvest_to, CLASS_NORMAL));
 
 	if (target) {
-		target->reserved_until_ns = 0;
-		if (target->awaited_pid == c->harvest_pid)
-			target->awaited_pid = 0;
+		target->side.reserved_until_ns = 0;
+		if (target->side.awaited_pid == c->side.harvest_pid)
+			target->side.awaited_pid = 0;
 	}
 	end_harvest(c, cpu);
 	return waits;
@@ -156,14 +156,14 @@ static __always_inline bool take_back(struct cpu_state *c, s32 cpu)
 /* The task has not been fetched: the vCPU that let it go is there, and takes it. */
 static __always_inline void look_after(struct cpu_state *c, s32 cpu)
 {
-	struct cpu_state *target = cpu_state(c->harvest_to);
-	bool expected = target && target->reserved_until_ns;
+	struct cpu_state *target = cpu_state(c->side.harvest_to);
+	bool expected = target && target->side.reserved_until_ns;
 	u64 late_ns = expected ? sub_floor_u64(k_now(), expected_at_ns(target)) : 0;
 
 	if (!take_back(c, cpu) || !expected)
 		return;
-	c->harvest_cost_ns = harvest_cost_ns(c->harvest_cost_ns, late_ns);
-	c->harvest_risk = harvest_risk(c->harvest_risk, true);
+	c->side.harvest_cost_ns = harvest_cost_ns(c->side.harvest_cost_ns, late_ns);
+	c->side.harvest_risk = harvest_risk(c->side.harvest_risk, true);
 }
 
 static int harvest_due(void *map, u32 *key, struct one_timer *timer)
@@ -176,66 +176,66 @@ static int harvest_due(void *map, u32 *key, struct one_timer *timer)
 		return 0;
 	if (is_idle(c)) {
 		observe(c, cpu, now, WAS_CALLED);
-		c->answered_at_ns = now;
+		c->side.answered_at_ns = now;
 	}
-	if (c->harvest_stage == HARVEST_NONE || c->harvest_stage == HARVEST_LEAVING)
+	if (c->side.harvest_stage == HARVEST_NONE || c->side.harvest_stage == HARVEST_LEAVING)
 		return 0;
-	if (c->harvest_stage == HARVEST_WATCHING) {
+	if (c->side.harvest_stage == HARVEST_WATCHING) {
 		look_after(c, cpu);
 		return 0;
 	}
 	if (!is_idle(c)) {
 		/* Its lateness tells where an absence ended. */
-		c->look_due_ns = c->harvest_at_ns;
+		c->side.look_due_ns = c->side.harvest_at_ns;
 		observe(c, cpu, now, WAS_BUSY);
 	}
-	if (c->curr_class != CLASS_NORMAL || c->curr_pid != c->harvest_pid || c->tasks[1] > 1 ||
-	    c->harvest_stage == HARVEST_SCOUTING) {
+	if (c->curr_class != CLASS_NORMAL || c->curr_pid != c->side.harvest_pid || c->tasks[1] > 1 ||
+	    c->side.harvest_stage == HARVEST_SCOUTING) {
 		end_harvest(c, cpu);
 		return 0;
 	}
-	if (c->harvest_stage == HARVEST_PUSHING) {
-		target = cpu_state(c->harvest_to);
-		if (target && answered(target) && is_idle(target) && time_before_ns(now, c->harvest_end_ns))
+	if (c->side.harvest_stage == HARVEST_PUSHING) {
+		target = cpu_state(c->side.harvest_to);
+		if (target && answered(target) && is_idle(target) && time_before_ns(now, c->side.harvest_end_ns))
 			let_go(c, cpu, 0, now);
 		else
 			end_harvest(c, cpu);
 		return 0;
 	}
-	if (time_before_ns(c->harvest_began_ns, c->phase.returned_ns) || !time_before_ns(now, c->harvest_end_ns)) {
+	if (time_before_ns(c->side.harvest_began_ns, c->side.phase.returned_ns) || !time_before_ns(now, c->side.harvest_end_ns)) {
 		/* It was taken before. */
 		leave_earlier(c);
-		count_of(c, CNT_CAUGHT, sub_floor_u64(now, c->harvest_at_ns));
+		count_of(c, CNT_CAUGHT, sub_floor_u64(now, c->side.harvest_at_ns));
 		end_harvest(c, cpu);
 		return 0;
 	}
 	margin = margin_of(c);
-	c->harvest_late_ns = harvest_latency_ns(c->harvest_late_ns, sub_floor_u64(now, c->harvest_at_ns));
-	c->harvest_fired_ns = now;
-	if (!time_before_ns(now + margin + SLICE_SLACK_NS, c->harvest_end_ns)) {
-		if (c->harvest_to >= 0)
+	c->side.harvest_late_ns = harvest_latency_ns(c->side.harvest_late_ns, sub_floor_u64(now, c->side.harvest_at_ns));
+	c->side.harvest_fired_ns = now;
+	if (!time_before_ns(now + margin + SLICE_SLACK_NS, c->side.harvest_end_ns)) {
+		if (c->side.harvest_to >= 0)
 			leave_now(c, cpu, now);
-		else if (call_target(*key, c->harvest_pid))
-			let_go(c, cpu, c->harvest_gain_ns, now);
+		else if (call_target(*key, c->side.harvest_pid))
+			let_go(c, cpu, c->side.harvest_gain_ns, now);
 		else
 			abandon(c, cpu);
 		return 0;
 	}
-	target = cpu_state(c->harvest_to);
-	if ((!target || !answered(target)) && c->harvest_tries < TANDEM_HARVEST_TRIES) {
-		c->harvest_tries++;
-		call_target(*key, c->harvest_pid);
-		if (time_before_ns(now + TANDEM_HARVEST_ANSWER_NS + margin, c->harvest_end_ns)) {
+	target = cpu_state(c->side.harvest_to);
+	if ((!target || !answered(target)) && c->side.harvest_tries < TANDEM_HARVEST_TRIES) {
+		c->side.harvest_tries++;
+		call_target(*key, c->side.harvest_pid);
+		if (time_before_ns(now + TANDEM_HARVEST_ANSWER_NS + margin, c->side.harvest_end_ns)) {
 			arm_harvest(c, cpu, now + TANDEM_HARVEST_ANSWER_NS, now);
 			return 0;
 		}
 	}
-	if (c->harvest_to < 0) {
-		c->harvest_vain++;
+	if (c->side.harvest_to < 0) {
+		c->side.harvest_vain++;
 		end_harvest(c, cpu);
 		return 0;
 	}
-	arm_harvest(c, cpu, c->harvest_end_ns - margin, now);
+	arm_harvest(c, cpu, c->side.harvest_end_ns - margin, now);
 	return 0;
 }
 
@@ -249,43 +249,43 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 	u64 lead, margin;
 	u32 prospect;
 
-	if (!harvest_enabled || c->harvest_stage != HARVEST_NONE || !phase_even(&c->phase))
+	if (!harvest_enabled || c->side.harvest_stage != HARVEST_NONE || !phase_even(&c->side.phase))
 		return;
 	if (t->class != CLASS_NORMAL || c->tasks[1] > 1 || max_u64(t->burst_ns, t->mean_burst_ns) < TANDEM_HARVEST_BURST_NS)
 		return;
-	if (k_is_pinned(p) || !c->online || (c->harvest_ask_at_ns && time_before_ns(now, c->harvest_ask_at_ns)))
+	if (k_is_pinned(p) || !c->online || (c->side.harvest_ask_at_ns && time_before_ns(now, c->side.harvest_ask_at_ns)))
 		return;
-	f = phase_forecast(&c->phase, now);
+	f = phase_forecast(&c->side.phase, now);
 	margin = margin_of(c);
 	/* Who comes back here after its timer was due can leave still, as long as the switch takes no longer. */
 	if (!f.known || f.active_for_ns <= loss_of(c))
 		return;
-	c->harvest_began_ns = now;
-	c->harvest_end_ns = now + f.active_for_ns;
+	c->side.harvest_began_ns = now;
+	c->side.harvest_end_ns = now + f.active_for_ns;
 	prospect = prospect_of(cpu, p->pid, now);
-	c->harvest_learn = -1;
-	if (prospect != PROSPECT_KNOWN && c->harvest_vain >= TANDEM_HARVEST_VAIN && has(PART_LEARNING))
-		c->harvest_learn = one_to_learn(cpu, p->pid, now);
-	if (c->harvest_learn >= 0)
+	c->side.harvest_learn = -1;
+	if (prospect != PROSPECT_KNOWN && c->side.harvest_vain >= TANDEM_HARVEST_VAIN && has(PART_LEARNING))
+		c->side.harvest_learn = one_to_learn(cpu, p->pid, now);
+	if (c->side.harvest_learn >= 0)
 		prospect = PROSPECT_KNOWN;
 	if (prospect == PROSPECT_NONE) {
-		c->harvest_vain++;
-		c->harvest_ask_at_ns = now + f.active_for_ns / 2;
-		c->harvest_risk = harvest_forgotten(c->harvest_risk);
-		c->harvest_late_ns = harvest_forgotten(c->harvest_late_ns);
-		c->harvest_latency_ns = harvest_forgotten(c->harvest_latency_ns);
-		c->harvest_early_ns = harvest_forgotten(c->harvest_early_ns);
-		c->harvest_cost_ns = harvest_forgotten(c->harvest_cost_ns);
+		c->side.harvest_vain++;
+		c->side.harvest_ask_at_ns = now + f.active_for_ns / 2;
+		c->side.harvest_risk = harvest_forgotten(c->side.harvest_risk);
+		c->side.harvest_late_ns = harvest_forgotten(c->side.harvest_late_ns);
+		c->side.harvest_latency_ns = harvest_forgotten(c->side.harvest_latency_ns);
+		c->side.harvest_early_ns = harvest_forgotten(c->side.harvest_early_ns);
+		c->side.harvest_cost_ns = harvest_forgotten(c->side.harvest_cost_ns);
 		return;
 	}
 	lead = prospect == PROSPECT_KNOWN ? margin
-					  : harvest_lead_ns(&c->phase, c->harvest_late_ns, c->harvest_latency_ns,
-							    c->harvest_early_ns);
-	c->harvest_pid = p->pid;
-	c->harvest_to = -1;
-	c->harvest_tries = 0;
-	c->harvest_stage = HARVEST_CALLING;
-	arm_harvest(c, cpu, f.active_for_ns > lead ? c->harvest_end_ns - lead : now, now);
+					  : harvest_lead_ns(&c->side.phase, c->side.harvest_late_ns, c->side.harvest_latency_ns,
+							    c->side.harvest_early_ns);
+	c->side.harvest_pid = p->pid;
+	c->side.harvest_to = -1;
+	c->side.harvest_tries = 0;
+	c->side.harvest_stage = HARVEST_CALLING;
+	arm_harvest(c, cpu, f.active_for_ns > lead ? c->side.harvest_end_ns - lead : now, now);
 }
 
 /*
@@ -294,11 +294,11 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
  */
 static __always_inline void leave_with_this_switch(struct cpu_state *c, s32 cpu, u64 now)
 {
-	if (c->harvest_stage != HARVEST_CALLING || time_before_ns(now + TANDEM_HARVEST_SWITCH_NS, c->harvest_at_ns) ||
-	    !time_before_ns(now, c->harvest_end_ns) || !call_target(cpu, c->harvest_pid))
+	if (c->side.harvest_stage != HARVEST_CALLING || time_before_ns(now + TANDEM_HARVEST_SWITCH_NS, c->side.harvest_at_ns) ||
+	    !time_before_ns(now, c->side.harvest_end_ns) || !call_target(cpu, c->side.harvest_pid))
 		return;
-	c->harvest_fired_ns = now;
-	c->harvest_stage = HARVEST_LEAVING;
+	c->side.harvest_fired_ns = now;
+	c->side.harvest_stage = HARVEST_LEAVING;
 }
 
 /* Its task is being switched out, and wants to go on. Is it to leave? */
@@ -309,31 +309,31 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
 	struct forecast f;
 	u64 wait = 0;
 
-	if (c->harvest_pid == p->pid)
+	if (c->side.harvest_pid == p->pid)
 		leave_with_this_switch(c, cpu, now);
-	if (c->harvest_stage != HARVEST_LEAVING)
+	if (c->side.harvest_stage != HARVEST_LEAVING)
 		return false;
-	target = cpu_state(c->harvest_to);
-	if (!target || c->harvest_pid != p->pid || !time_before_ns(now, c->harvest_end_ns) ||
-	    !may_be_target(target) || !k_allowed(p, c->harvest_to)) {
+	target = cpu_state(c->side.harvest_to);
+	if (!target || c->side.harvest_pid != p->pid || !time_before_ns(now, c->side.harvest_end_ns) ||
+	    !may_be_target(target) || !k_allowed(p, c->side.harvest_to)) {
 		/* Its timer did come, and it was too late all the same. */
-		if (c->harvest_pid == p->pid && !time_before_ns(now, c->harvest_end_ns))
+		if (c->side.harvest_pid == p->pid && !time_before_ns(now, c->side.harvest_end_ns))
 			leave_earlier(c);
 		abandon(c, cpu);
 		return false;
 	}
-	f = phase_forecast(&target->phase, now);
+	f = phase_forecast(&target->side.phase, now);
 	if (f.known)
 		wait = f.absent_for_ns;
 	else if (!answered(target))
-		wait = target->model.inactive_mean_ns;
-	t->push_to = c->harvest_to;
-	target->awaited_pid = p->pid;
-	target->reserved_until_ns = now + wait + TANDEM_HARVEST_LATE_NS;
-	c->harvest_stage = HARVEST_WATCHING;
-	c->departs_at_ns = now;
+		wait = target->side.model.inactive_mean_ns;
+	t->push_to = c->side.harvest_to;
+	target->side.awaited_pid = p->pid;
+	target->side.reserved_until_ns = now + wait + TANDEM_HARVEST_LATE_NS;
+	c->side.harvest_stage = HARVEST_WATCHING;
+	c->side.departs_at_ns = now;
 	/* Before this one is back it cannot look after the task; and if that comes back to it, the timer has other work. */
-	arm_harvest(c, cpu, max_u64(target->reserved_until_ns, c->harvest_end_ns + c->phase.off.mean_ns), now);
+	arm_harvest(c, cpu, max_u64(target->side.reserved_until_ns, c->side.harvest_end_ns + c->side.phase.off.mean_ns), now);
 	return true;
 }
 
@@ -344,24 +344,24 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
  */
 static __always_inline void departed(struct cpu_state *c, s32 cpu, u64 now)
 {
-	u64 took_ns = sub_floor_u64(now, c->departs_at_ns);
+	u64 took_ns = sub_floor_u64(now, c->side.departs_at_ns);
 
-	if (!c->departs_at_ns)
+	if (!c->side.departs_at_ns)
 		return;
-	c->departs_at_ns = 0;
-	if (took_ns > c->phase.off.mean_ns / 2) {
+	c->side.departs_at_ns = 0;
+	if (took_ns > c->side.phase.off.mean_ns / 2) {
 		caught_leaving(c, took_ns);
 		/* This one has just come back, then. */
-		if (c->harvest_stage == HARVEST_WATCHING)
+		if (c->side.harvest_stage == HARVEST_WATCHING)
 			take_back(c, cpu);
 		return;
 	}
-	c->harvest_early_ns = harvest_left_in_time(c->harvest_early_ns);
-	c->harvest_vain = 0;
-	if (c->harvest_gain_ns)
-		c->harvest_latency_ns = harvest_latency_ns(c->harvest_latency_ns, sub_floor_u64(now, c->harvest_fired_ns));
-	count_of(c, c->harvest_gain_ns ? CNT_HARVESTED : CNT_PUSHED, sub_floor_u64(c->harvest_end_ns, now));
-	c->counters[CNT_HARVESTED_US] += c->harvest_gain_ns / NSEC_PER_USEC_;
+	c->side.harvest_early_ns = harvest_left_in_time(c->side.harvest_early_ns);
+	c->side.harvest_vain = 0;
+	if (c->side.harvest_gain_ns)
+		c->side.harvest_latency_ns = harvest_latency_ns(c->side.harvest_latency_ns, sub_floor_u64(now, c->side.harvest_fired_ns));
+	count_of(c, c->side.harvest_gain_ns ? CNT_HARVESTED : CNT_PUSHED, sub_floor_u64(c->side.harvest_end_ns, now));
+	c->counters[CNT_HARVESTED_US] += c->side.harvest_gain_ns / NSEC_PER_USEC_;
 }
 
 /* p begins to run here: if it was harvested, the matter is done. So it is if it has come back. */
@@ -370,23 +370,23 @@ static __always_inline void harvest_arrived(struct task_struct *p, struct cpu_st
 	struct cpu_state *from;
 	s32 by;
 
-	if (c->harvest_stage == HARVEST_WATCHING && c->harvest_pid == p->pid)
+	if (c->side.harvest_stage == HARVEST_WATCHING && c->side.harvest_pid == p->pid)
 		give_up(c, cpu);
-	if (!c->claim || c->awaited_pid != p->pid)
+	if (!c->side.claim || c->side.awaited_pid != p->pid)
 		return;
-	by = (s32)(u16)c->claim - 1;
+	by = (s32)(u16)c->side.claim - 1;
 	from = cpu_state(by);
-	if (from && from->harvest_stage == HARVEST_WATCHING && from->harvest_pid == p->pid) {
+	if (from && from->side.harvest_stage == HARVEST_WATCHING && from->side.harvest_pid == p->pid) {
 		u64 late_ns = sub_floor_u64(now, expected_at_ns(c));
 
-		from->harvest_stage = HARVEST_NONE;
-		from->harvest_risk = harvest_risk(from->harvest_risk, false);
-		if (c->reserved_until_ns)
-			from->harvest_cost_ns = harvest_cost_ns(from->harvest_cost_ns, late_ns);
+		from->side.harvest_stage = HARVEST_NONE;
+		from->side.harvest_risk = harvest_risk(from->side.harvest_risk, false);
+		if (c->side.reserved_until_ns)
+			from->side.harvest_cost_ns = harvest_cost_ns(from->side.harvest_cost_ns, late_ns);
 	}
-	c->awaited_pid = 0;
-	c->reserved_until_ns = 0;
-	c->claim = 0;
+	c->side.awaited_pid = 0;
+	c->side.reserved_until_ns = 0;
+	c->side.claim = 0;
 }
 
 /*
@@ -398,14 +398,14 @@ static __always_inline void harvest_left(struct task_state *t, struct cpu_state 
 {
 	struct cpu_state *target;
 
-	if (c->harvest_stage == HARVEST_NONE || (c->harvest_stage == HARVEST_WATCHING && !(taken && t->push_to >= 0)))
+	if (c->side.harvest_stage == HARVEST_NONE || (c->side.harvest_stage == HARVEST_WATCHING && !(taken && t->push_to >= 0)))
 		return;
-	if (c->harvest_stage == HARVEST_WATCHING) {
+	if (c->side.harvest_stage == HARVEST_WATCHING) {
 		t->push_to = -1;
-		target = cpu_state(c->harvest_to);
+		target = cpu_state(c->side.harvest_to);
 		if (target)
-			target->reserved_until_ns = 0;
-		c->departs_at_ns = 0;
+			target->side.reserved_until_ns = 0;
+		c->side.departs_at_ns = 0;
 		caught_leaving(c, 0);
 	}
 	end_harvest(c, cpu);
@@ -425,16 +425,16 @@ static __always_inline bool pushes_at_once(struct task_struct *p, struct cpu_sta
 		return false;
 	if (!harvest_enabled || share_of(target, now) >= TANDEM_CONTENDED_SHARE)
 		return true;
-	if (phase_even(&c->phase) || c->harvest_stage != HARVEST_NONE)
+	if (phase_even(&c->side.phase) || c->side.harvest_stage != HARVEST_NONE)
 		return false;
 	if (!is_idle(target))
 		return !off_pcpu(to, target, now);
 	if (!call(target, to, cpu, now + 2 * TANDEM_TICK_NS, now))
 		return false;
-	c->harvest_to = to;
-	c->harvest_pid = p->pid;
-	c->harvest_end_ns = now + TANDEM_TICK_NS;
-	c->harvest_stage = HARVEST_PUSHING;
+	c->side.harvest_to = to;
+	c->side.harvest_pid = p->pid;
+	c->side.harvest_end_ns = now + TANDEM_TICK_NS;
+	c->side.harvest_stage = HARVEST_PUSHING;
 	arm_harvest(c, cpu, now + TANDEM_HARVEST_ANSWER_NS, now);
 	return false;
 }
@@ -442,11 +442,11 @@ static __always_inline bool pushes_at_once(struct task_struct *p, struct cpu_sta
 /* The end of an absence was not seen: a look at another moment than that of the tick. */
 static __always_inline void scout(struct cpu_state *c, s32 cpu, u64 now)
 {
-	if (!harvest_enabled || c->harvest_stage != HARVEST_NONE || !phase_wants_scouts(&c->phase))
+	if (!harvest_enabled || c->side.harvest_stage != HARVEST_NONE || !phase_wants_scouts(&c->side.phase))
 		return;
-	c->harvest_to = -1;
-	c->harvest_stage = HARVEST_SCOUTING;
-	arm_harvest(c, cpu, now + (1 + c->phase.blurred % 3) * TANDEM_TICK_NS / 4, now);
+	c->side.harvest_to = -1;
+	c->side.harvest_stage = HARVEST_SCOUTING;
+	arm_harvest(c, cpu, now + (1 + c->side.phase.blurred % 3) * TANDEM_TICK_NS / 4, now);
 }
 
 static __noinline s32 harvest_init(void)

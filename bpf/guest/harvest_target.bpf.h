@@ -12,13 +12,13 @@
 /* Nothing to do but best effort, or so little that the task has its turn soon. */
 static __always_inline bool may_be_target(const struct cpu_state *c)
 {
-	return c->online && !c->bans && booked_turns_ns(c->queued_work) <= TANDEM_HARVEST_BUSY_NS;
+	return c->online && !c->side.bans && booked_turns_ns(c->queued_work) <= TANDEM_HARVEST_BUSY_NS;
 }
 
 /* What leaving takes of an active time of this one. */
 static __always_inline u64 loss_of(const struct cpu_state *c)
 {
-	return harvest_loss_ns(&c->phase, c->harvest_latency_ns, c->harvest_early_ns);
+	return harvest_loss_ns(&c->side.phase, c->side.harvest_latency_ns, c->side.harvest_early_ns);
 }
 
 /*
@@ -36,27 +36,27 @@ COLD u64 gain_at(u32 cpu, u32 to, u64 now)
 	if (!c || !target)
 		return 0;
 	loss = loss_of(c);
-	at = time_before_ns(now + loss, c->harvest_end_ns) ? c->harvest_end_ns - loss : now;
-	view.left_ns = sub_floor_u64(c->harvest_end_ns, at);
-	view.away_ns = c->phase.off.mean_ns;
+	at = time_before_ns(now + loss, c->side.harvest_end_ns) ? c->side.harvest_end_ns - loss : now;
+	view.left_ns = sub_floor_u64(c->side.harvest_end_ns, at);
+	view.away_ns = c->side.phase.off.mean_ns;
 	view.margin_ns = loss;
-	view.risk = c->harvest_risk;
-	view.cost_ns = c->harvest_cost_ns ? c->harvest_cost_ns : TANDEM_HARVEST_COST_NS;
+	view.risk = c->side.harvest_risk;
+	view.cost_ns = c->side.harvest_cost_ns ? c->side.harvest_cost_ns : TANDEM_HARVEST_COST_NS;
 	view.queue_ns = booked_turns_ns(target->queued_work);
 	view.stay_ns = ~0ULL >> 1;
 	share = share_of(target, now);
-	f = phase_forecast(&target->phase, at);
+	f = phase_forecast(&target->side.phase, at);
 	if (f.known) {
 		view.wait_ns = f.absent_for_ns;
-		view.stay_ns = f.active_for_ns ? f.active_for_ns : target->phase.on.mean_ns;
+		view.stay_ns = f.active_for_ns ? f.active_for_ns : target->side.phase.on.mean_ns;
 		return harvest_gain_ns(&view);
 	}
 	view.taken = share < TANDEM_CONTENDED_SHARE;
-	if (target->model.inactive_events && share < TANDEM_SCALE) {
+	if (target->side.model.inactive_events && share < TANDEM_SCALE) {
 		bool there = answered(target) || (!is_idle(target) && !off_pcpu(to, target, now));
 
 		if (!there)
-			view.wait_ns = target->model.inactive_mean_ns * (TANDEM_SCALE - share) / TANDEM_SCALE;
+			view.wait_ns = target->side.model.inactive_mean_ns * (TANDEM_SCALE - share) / TANDEM_SCALE;
 	}
 	return harvest_gain_ns(&view);
 }
@@ -108,7 +108,7 @@ COLD s32 one_to_learn(u32 cpu, s32 pid, u64 now)
 			continue;
 		if (!may_be_target(c) || claimed(c, now) || share_of(c, now) >= TANDEM_CONTENDED_SHARE)
 			continue;
-		if (!harvest_learns(capacity(own, now), capacity(c, now), c->learned_at_ns ? now - c->learned_at_ns : now))
+		if (!harvest_learns(capacity(own, now), capacity(c, now), c->side.learned_at_ns ? now - c->side.learned_at_ns : now))
 			continue;
 		found = i;
 		break;
@@ -121,14 +121,14 @@ COLD s32 one_to_learn(u32 cpu, s32 pid, u64 now)
 /* Claim that one: it need not be there. */
 static __always_inline int call_to_learn(struct cpu_state *c, s32 cpu, u64 now)
 {
-	struct cpu_state *target = cpu_state(c->harvest_learn);
+	struct cpu_state *target = cpu_state(c->side.harvest_learn);
 
-	if (!target || !claim(target, cpu, c->harvest_end_ns + c->phase.off.mean_ns, now))
+	if (!target || !claim(target, cpu, c->side.harvest_end_ns + c->side.phase.off.mean_ns, now))
 		return 0;
-	target->answered_at_ns = 0;
-	target->learned_at_ns = now;
-	c->harvest_to = c->harvest_learn;
-	c->harvest_gain_ns = 0;
+	target->side.answered_at_ns = 0;
+	target->side.learned_at_ns = now;
+	c->side.harvest_to = c->side.harvest_learn;
+	c->side.harvest_gain_ns = 0;
 	return 1;
 }
 
@@ -141,7 +141,7 @@ COLD int call_target(u32 cpu, s32 pid)
 	s32 to = -1;
 	u32 i;
 
-	if (c && c->harvest_learn >= 0)
+	if (c && c->side.harvest_learn >= 0)
 		return call_to_learn(c, cpu, now);
 	p = bpf_task_from_pid(pid);
 	if (!p)
@@ -151,7 +151,7 @@ COLD int call_target(u32 cpu, s32 pid)
 	if (c && !k_is_pinned(p)) {
 		bpf_for(i, 0, nr_cpu_ids) {
 			target = cpu_state(i);
-			if (!target || i == cpu || i == (u32)c->harvest_to || !k_allowed(p, i))
+			if (!target || i == cpu || i == (u32)c->side.harvest_to || !k_allowed(p, i))
 				continue;
 			if (!may_be_target(target) || (claimed(target, now) && !claimed_by(target, cpu)))
 				continue;
@@ -167,13 +167,13 @@ COLD int call_target(u32 cpu, s32 pid)
 	target = cpu_state(to);
 	if (!c || to < 0 || !target)
 		return 0;
-	if (!call(target, to, cpu, c->harvest_end_ns + c->phase.off.mean_ns, now))
+	if (!call(target, to, cpu, c->side.harvest_end_ns + c->side.phase.off.mean_ns, now))
 		return 0;
-	if (c->harvest_to >= 0)
-		release_claim(c->harvest_to, cpu);
-	c->harvest_to = to;
-	c->harvest_gain_ns = best;
-	count_of(c, CNT_FORESEEN, sub_floor_u64(c->harvest_end_ns, now));
+	if (c->side.harvest_to >= 0)
+		release_claim(c->side.harvest_to, cpu);
+	c->side.harvest_to = to;
+	c->side.harvest_gain_ns = best;
+	count_of(c, CNT_FORESEEN, sub_floor_u64(c->side.harvest_end_ns, now));
 	return 1;
 }
 

@@ -35,12 +35,14 @@
  * taken although nothing foretold it stands still until that comes back.
  */
 #include "balance.bpf.h"
-#include "dump_ops.bpf.h"
 #include "live.bpf.h"
 #include "park.bpf.h"
+#include "side.bpf.h"
 #include "speed.bpf.h"
-#include "tree_ops.bpf.h"
 #include "wake.bpf.h"
+#include "../core/dump.bpf.h"
+#include "../core/life.bpf.h"
+#include "../core/tree_ops.bpf.h"
 
 /* Another rule by which a running task leaves its vCPU: the simulator compares with one. */
 #ifndef target_of_variant
@@ -48,8 +50,6 @@
 #endif
 
 char _license[] SEC("license") = "GPL";
-
-UEI_DEFINE(uei);
 
 /* Shall prev go on, or the first of the queue run? Charges prev. */
 static __always_inline bool keep(struct task_struct *prev, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
@@ -131,7 +131,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 		c->unpark_limit = 0;
 		unpark(limit, cpu, 1);
 	}
-	if (c->bans)
+	if (c->side.bans)
 		clear_queues(c, cpu);
 	if (!kept && (k_take(queue_of(cpu, CLASS_NORMAL)) || (c->late_due_ns && take_late(c, cpu))))
 		return;
@@ -139,7 +139,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	if (!dedicate_enabled && (!kept || best_effort) && take_normal(cpu))
 		return;
 	if (!kept && best_effort_stays(c, cpu) &&
-	    ((may_wait(c, CLASS_BEST_EFFORT) && k_take(queue_of(cpu, CLASS_BEST_EFFORT))) || (!c->parked && take_best_effort(cpu))))
+	    ((may_wait(c, CLASS_BEST_EFFORT) && k_take(queue_of(cpu, CLASS_BEST_EFFORT))) || (!c->side.parked && take_best_effort(cpu))))
 		return;
 	/* Nobody else: prev goes on, unless it has to go elsewhere, make room, or its quota is used up. */
 	if (!t || t->push_to >= 0 || (best_effort && !best_effort_stays(c, cpu)) ||
@@ -168,7 +168,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	rebook_work(t, c);
 	reweigh(t, c);
 	renew_lease(c, p->pid, now);
-	if (!dedicate_enabled && !c->bans && balance_tick(c, cpu, now))
+	if (!dedicate_enabled && !c->side.bans && balance_tick(c, cpu, now))
 		k_set_slice(p, 0);
 	if (nr_limits && may_park(p) && exhausted(t->group, now)) {
 		k_set_slice(p, 0);
@@ -176,7 +176,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	}
 	company = waiting_normal(cpu, c);
 	if (t->class == CLASS_BEST_EFFORT) {
-		if (company || request_done(t) || c->parked || !best_effort_allowed(c, cpu))
+		if (company || request_done(t) || c->side.parked || !best_effort_allowed(c, cpu))
 			k_set_slice(p, 0);
 		return;
 	}
@@ -211,29 +211,17 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	/* Nothing can be much stronger than a vCPU that is nearly whole. */
 	if (!(uneven || uneven_cores) || !push_gains(capacity_beside(c, cpu, now), TANDEM_SCALE))
 		return;
-	if (k_is_pinned(p) || now - t->pushed_at_ns < TANDEM_PUSH_REST_NS)
+	if (k_is_pinned(p) || now - t->side.pushed_at_ns < TANDEM_PUSH_REST_NS)
 		return;
 	target = stronger_idle_cpu(p, cpu);
 	if (target < 0)
 		return;
-	t->pushed_at_ns = now;
+	t->side.pushed_at_ns = now;
 	if (!pushes_at_once(p, c, cpu, target, now))
 		return;
 	t->push_to = target;
 	count(c, CNT_PUSHED);
 	k_set_slice(p, 0);
-}
-
-void BPF_STRUCT_OPS(guest_runnable, struct task_struct *p, u64 enq_flags)
-{
-	struct task_state *t = task_state(p);
-
-	if (t) {
-		group_runnable(p, t);
-		t->mean_burst_ns = ewma_u64(t->mean_burst_ns, min_u64(t->burst_ns, TANDEM_BURST_MAX_NS), 2);
-		t->burst_ns = 0;
-		t->runnable_at_ns = k_now();
-	}
 }
 
 void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
@@ -268,7 +256,7 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	t->parked_at_ns = 0;
 	renew_lease(c, p->pid, now);
 	t->charged_at_ns = now;
-	t->charged_steal_ns = c->seen_steal_ns;
+	t->charged_steal_ns = c->side.seen_steal_ns;
 	c->curr_pid = p->pid;
 	was = c->curr_class;
 	/* Others read the class first, and the host may take this CPU at any moment. */
@@ -303,12 +291,12 @@ void BPF_STRUCT_OPS(guest_stopping, struct task_struct *p, bool runnable)
 		return;
 	/* Property changes stop a running task from another CPU: its clock and steal are not exact here. */
 	if (cpu == bpf_get_smp_processor_id()) {
-		u64 now = k_now(), steal_ns = c->seen_steal_ns;
+		u64 now = k_now(), steal_ns = c->side.seen_steal_ns;
 
 		observe(c, cpu, now, WAS_BUSY);
 		charge(p, t, c, cpu, now);
 		turn_ended(c, now);
-		harvest_left(t, c, cpu, c->seen_steal_ns - steal_ns >= TANDEM_PHASE_MIN_NS);
+		harvest_left(t, c, cpu, c->side.seen_steal_ns - steal_ns >= TANDEM_PHASE_MIN_NS);
 		renew_lease(c, p->pid, now);
 	}
 	trace(TRACE_STOPS, p->pid, runnable);
@@ -319,22 +307,6 @@ void BPF_STRUCT_OPS(guest_stopping, struct task_struct *p, bool runnable)
 		c->unpark_limit = t->admitted ? t->admitted : t->run_limit;
 	admission_done(t);
 	quota_running(t, false);
-}
-
-void BPF_STRUCT_OPS(guest_quiescent, struct task_struct *p, u64 deq_flags)
-{
-	struct task_state *t = task_state(p);
-
-	if (!t)
-		return;
-	group_quiescent(t);
-	admission_done(t);
-	if (!t->stake)
-		return;
-	leave(t, k_now());
-	/* After a sleep a task asks anew. */
-	t->used_ns = 0;
-	t->owed_ns >>= 1;
 }
 
 void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
@@ -349,10 +321,10 @@ void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 	observe(c, cpu, now, what_was(c, now));
 	/* An idle CPU has no ticks that could be late. */
 	if (steal_untold)
-		c->tick_at_ns = 0;
-	phase_idle(&c->phase);
-	if (c->parked && !c->emptied_ns)
-		c->emptied_ns = max_u64(sub_floor_u64(now, c->parked_at_ns), 1);
+		c->side.tick_at_ns = 0;
+	phase_idle(&c->side.phase);
+	if (c->side.parked && !c->side.emptied_ns)
+		c->side.emptied_ns = max_u64(sub_floor_u64(now, c->side.parked_at_ns), 1);
 	normal = c->curr_class == CLASS_NORMAL;
 	c->curr_class = CLASS_NONE;
 	departed(c, cpu, now);
@@ -364,42 +336,6 @@ void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 		k_kick_idle(cpu);
 }
 
-/* The kernel takes a task off its queue to change its weight; this is for one that is in ours all the same. */
-void BPF_STRUCT_OPS(guest_set_weight, struct task_struct *p, u32 weight)
-{
-	struct task_state *t = task_state(p);
-
-	if (!t || !t->stake)
-		return;
-	leave(t, k_now());
-	join(p, t, t->left_cpu, k_now());
-}
-
-bool BPF_STRUCT_OPS(guest_yield, struct task_struct *from, struct task_struct *to)
-{
-	struct task_state *t = task_state(from);
-	s32 cpu = scx_bpf_task_cpu(from);
-	struct cpu_state *c = cpu_state(cpu);
-	u64 now = k_now(), ahead;
-
-	if (!t || !c || t->run_cpu != cpu)
-		return false;
-	charge(from, t, c, cpu, now);
-	/*
-	 * The rest of the request is forfeited, as under EEVDF: it counts as served where others wait, or whoever has run
-	 * less than they would come first again at once. Up to a request ahead of them: several who yield to each other in
-	 * a circle shall not leave out those who compute. Who is further ahead only gets a later deadline.
-	 */
-	ahead = clock_now(c, class_index(t->class), now) + virtual_ns(t->request_ns, t->weight);
-	if (may_wait(c, t->class) && !time_before_ns(ahead, t->v)) {
-		t->v += virtual_ns(remaining(t), t->weight);
-		c->curr_v = t->v;
-	}
-	t->used_ns = t->request_ns;
-	k_set_slice(from, 0);
-	return false;
-}
-
 void BPF_STRUCT_OPS(guest_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
 {
 	struct cpu_state *c = cpu_state(cpu);
@@ -408,57 +344,6 @@ void BPF_STRUCT_OPS(guest_cpu_release, s32 cpu, struct scx_cpu_release_args *arg
 	if (c)
 		c->curr_class = CLASS_NORMAL;
 	scx_bpf_reenqueue_local();
-}
-
-s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init_task, struct task_struct *p, struct scx_init_task_args *args)
-{
-	struct task_state *t = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-
-	if (!t)
-		return -ENOMEM;
-	t->left_cpu = -1;
-	t->run_cpu = -1;
-	t->push_to = -1;
-	t->home = -1;
-	t->weight = TANDEM_UNIT;
-	t->class = CLASS_NORMAL;
-	t->charged_ran_ns = k_ran_ns(p);
-	t->request_ns = base_request_ns;
-	t->base_ns = base_request_ns;
-	t->group = cgroups_enabled && bpf_core_field_exists(args->cgroup) && args->cgroup ? group_of(args->cgroup)
-											  : ROOT_GROUP;
-	/* Nothing is known of a new task: neither a short one nor a hog. */
-	t->mean_burst_ns = NSEC_PER_MSEC_;
-	return 0;
-}
-
-void BPF_STRUCT_OPS(guest_disable, struct task_struct *p)
-{
-	struct task_state *t = task_state(p);
-
-	if (!t)
-		return;
-	group_quiescent(t);
-	admission_done(t);
-	end_lease(t, p->pid);
-	leave(t, k_now());
-	/* Of a race that was lost on the way here. */
-	give_back_extras(t);
-}
-
-/* On SMT siblings with different cookies: who is behind by more goes first. */
-bool BPF_STRUCT_OPS(guest_core_sched_before, struct task_struct *a, struct task_struct *b)
-{
-	struct task_state *ta = task_state(a), *tb = task_state(b);
-	struct cpu_state *ca, *cb;
-
-	if (!ta || !tb || !ta->stake || !tb->stake)
-		return a->scx.runnable_at < b->scx.runnable_at;
-	ca = cpu_state(queue_cpu(ta));
-	cb = cpu_state(queue_cpu(tb));
-	if (!ca || !cb)
-		return false;
-	return time_before_ns(ta->v - ca->clock[class_index(ta->class)], tb->v - cb->clock[class_index(tb->class)]);
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
@@ -487,10 +372,10 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 			return -EINVAL;
 		c->give_to = -1;
 		c->pull_from = -1;
-		c->harvest_to = -1;
-		c->seen_at_ns = now;
-		c->seen_steal_ns = steal_of(i);
-		c->seen_returns = returns_of(i);
+		c->side.harvest_to = -1;
+		c->side.seen_at_ns = now;
+		c->side.seen_steal_ns = steal_of(i);
+		c->side.seen_returns = returns_of(i);
 		c->idle_floor_at_ns = now;
 		c->curr_class = CLASS_NONE;
 		err = scx_bpf_create_dsq(queue_of(i, CLASS_NORMAL), -1);
@@ -506,40 +391,35 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 	return 0;
 }
 
-void BPF_STRUCT_OPS(guest_exit, struct scx_exit_info *ei)
-{
-	UEI_RECORD(uei, ei);
-}
-
 SCX_OPS_DEFINE(tandem_guest,
 	       .select_cpu		= (void *)guest_select_cpu,
 	       .enqueue			= (void *)guest_enqueue,
 	       .dispatch		= (void *)guest_dispatch,
 	       .tick			= (void *)guest_tick,
-	       .runnable		= (void *)guest_runnable,
+	       .runnable		= (void *)core_runnable,
 	       .running			= (void *)guest_running,
 	       .stopping		= (void *)guest_stopping,
-	       .quiescent		= (void *)guest_quiescent,
+	       .quiescent		= (void *)core_quiescent,
 	       .update_idle		= (void *)guest_update_idle,
-	       .set_weight		= (void *)guest_set_weight,
-	       .yield			= (void *)guest_yield,
+	       .set_weight		= (void *)core_set_weight,
+	       .yield			= (void *)core_yield,
 	       .cpu_release		= (void *)guest_cpu_release,
-	       .cpu_online		= (void *)guest_cpu_online,
-	       .cpu_offline		= (void *)guest_cpu_offline,
-	       .init_task		= (void *)guest_init_task,
-	       .disable			= (void *)guest_disable,
-	       .core_sched_before	= (void *)guest_core_sched_before,
-	       .cgroup_init		= (void *)guest_cgroup_init,
-	       .cgroup_exit		= (void *)guest_cgroup_exit,
-	       .cgroup_move		= (void *)guest_cgroup_move,
-	       .cgroup_set_weight	= (void *)guest_cgroup_set_weight,
-	       .cgroup_set_bandwidth	= (void *)guest_cgroup_set_bandwidth,
-	       .cgroup_set_idle		= (void *)guest_cgroup_set_idle,
-	       .dump			= (void *)guest_dump,
-	       .dump_cpu		= (void *)guest_dump_cpu,
-	       .dump_task		= (void *)guest_dump_task,
+	       .cpu_online		= (void *)core_cpu_online,
+	       .cpu_offline		= (void *)core_cpu_offline,
+	       .init_task		= (void *)core_init_task,
+	       .disable			= (void *)core_disable,
+	       .core_sched_before	= (void *)core_core_sched_before,
+	       .cgroup_init		= (void *)core_cgroup_init,
+	       .cgroup_exit		= (void *)core_cgroup_exit,
+	       .cgroup_move		= (void *)core_cgroup_move,
+	       .cgroup_set_weight	= (void *)core_cgroup_set_weight,
+	       .cgroup_set_bandwidth	= (void *)core_cgroup_set_bandwidth,
+	       .cgroup_set_idle		= (void *)core_cgroup_set_idle,
+	       .dump			= (void *)core_dump,
+	       .dump_cpu		= (void *)core_dump_cpu,
+	       .dump_task		= (void *)core_dump_task,
 	       .init			= (void *)guest_init,
-	       .exit			= (void *)guest_exit,
+	       .exit			= (void *)core_exit,
 	       .flags			= SCX_OPS_ENQ_LAST | SCX_OPS_KEEP_BUILTIN_IDLE,
 	       .timeout_ms		= 20000,
 	       .name			= "tandem_guest");

@@ -18,7 +18,7 @@ COLD u32 others_in_use(u32 cpu)
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 
-		if (c && i != cpu && c->online && !c->parked)
+		if (c && i != cpu && c->online && !c->side.parked)
 			others++;
 	}
 	return others;
@@ -34,31 +34,31 @@ int guest_park(struct park_query *q)
 	if (q->cpu >= nr_cpu_ids || !c || !c->online)
 		return 0;
 	q->error = PARK_LAST;
-	if (q->what == PARK_TAKE && !c->parked && !others_in_use(q->cpu))
+	if (q->what == PARK_TAKE && !c->side.parked && !others_in_use(q->cpu))
 		return 0;
 	q->error = PARK_DONE;
-	q->was = c->parked;
-	old = c->bans;
-	if (q->what == PARK_TAKE && !(c->parked & by)) {
-		if (!c->parked) {
-			c->parked_at_ns = k_now();
-			c->emptied_ns = is_idle(c);
+	q->was = c->side.parked;
+	old = c->side.bans;
+	if (q->what == PARK_TAKE && !(c->side.parked & by)) {
+		if (!c->side.parked) {
+			c->side.parked_at_ns = k_now();
+			c->side.emptied_ns = is_idle(c);
 		}
-		c->parked |= by;
-		c->bans = old | bans_of_parked(by);
+		c->side.parked |= by;
+		c->side.bans = old | bans_of_parked(by);
 		if (!old)
 			__sync_fetch_and_add(&nr_banned, 1);
 		k_kick_preempt(q->cpu);
-	} else if (q->what == PARK_GIVE_BACK && c->parked & by) {
-		c->parked &= ~by;
-		c->bans = old & ~bans_of_parked(by);
-		if (old && !c->bans)
+	} else if (q->what == PARK_GIVE_BACK && c->side.parked & by) {
+		c->side.parked &= ~by;
+		c->side.bans = old & ~bans_of_parked(by);
+		if (old && !c->side.bans)
 			__sync_fetch_and_sub(&nr_banned, 1);
 		k_kick_idle(q->cpu);
 	}
 	/* Not its sums: who was sent away is in them until it runs elsewhere. */
 	q->left = !is_idle(c) + waiting_normal(q->cpu, c) + k_waiting(queue_of(q->cpu, CLASS_BEST_EFFORT));
-	q->emptied_ns = c->emptied_ns;
+	q->emptied_ns = c->side.emptied_ns;
 	return 0;
 }
 

@@ -8,13 +8,13 @@
 /* How long somebody waits who wakes an idle vCPU now. */
 static __always_inline u64 wait_of(const struct cpu_state *c, u64 now)
 {
-	return vcap_wait_after_ns(&c->model, now, sub_floor_u64(now, c->seen_at_ns));
+	return vcap_wait_after_ns(&c->side.model, now, sub_floor_u64(now, c->side.seen_at_ns));
 }
 
 /* Part of its pCPU's time that it is believed to get, beside what is true of all. `prior`: vcap_prior(). */
 static __always_inline u32 believed_share(const struct cpu_state *c, u64 now, u32 prior)
 {
-	return has(PART_POOL) ? vcap_share_believed(&c->model, now, &pool, prior) : share_of(c, now);
+	return has(PART_POOL) ? vcap_share_believed(&c->side.model, now, &pool, prior) : share_of(c, now);
 }
 
 /* Apart from the loop that compares them: the verifier would follow each of its paths through every round. */
@@ -26,40 +26,40 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 
 	if (!c)
 		return ~0ULL;
-	prior = vcap_prior(&c->model, &pool);
+	prior = vcap_prior(&c->side.model, &pool);
 	view = (struct place_view){
 		.queued_work = c->queued_work,
 		.nr_tasks = c->tasks[class_index(CLASS_NORMAL)],
-		.inactive_mean_ns = vcap_fresh(&c->model, now) ? c->model.inactive_mean_ns : 0,
+		.inactive_mean_ns = vcap_fresh(&c->side.model, now) ? c->side.model.inactive_mean_ns : 0,
 		.share = believed_share(c, now, prior),
-		.speed = c->speed,
+		.speed = c->side.speed,
 		.idle = is_idle(c),
 		.here = cpu == bpf_get_smp_processor_id(),
 	};
 
 	if (!has(PART_WAITS))
-		view.wait_ns = vcap_wait_by_share_ns(&c->model, now);
+		view.wait_ns = vcap_wait_by_share_ns(&c->side.model, now);
 	else	/* One that is here will be idle for any time until it is woken again. */
-		view.wait_ns = view.here ? vcap_wait_ns(&c->model, now) : wait_of(c, now);
+		view.wait_ns = view.here ? vcap_wait_ns(&c->side.model, now) : wait_of(c, now);
 	if (has(PART_POOL))
-		view.wait_ns = vcap_wait_believed_ns(&c->model, now, view.wait_ns, &pool, prior);
+		view.wait_ns = vcap_wait_believed_ns(&c->side.model, now, view.wait_ns, &pool, prior);
 	view.share = beside(view.share, cpu);
 	if (has(PART_STATE)) {
 		view.inactive_for_ns = inactive_for(c, cpu, now);
-		if (c->phase.whole && !view.idle)
-			view.there_for_ns = max_u64(sub_floor_u64(now, c->phase.returned_ns), 1);
+		if (c->side.phase.whole && !view.idle)
+			view.there_for_ns = max_u64(sub_floor_u64(now, c->side.phase.returned_ns), 1);
 	}
 	/*
 	 * Of an idle one only the host knows: where it has a quota, that is not used meanwhile, and its rhythm begins
 	 * when it works again.
 	 */
-	if (harvest_enabled && !is_idle(c) && c->phase.whole) {
-		struct forecast f = phase_forecast(&c->phase, now);
+	if (harvest_enabled && !is_idle(c) && c->side.phase.whole) {
+		struct forecast f = phase_forecast(&c->side.phase, now);
 
 		view.foreseen = f.known;
 		view.active_for_ns = f.active_for_ns;
 		view.absent_for_ns = f.absent_for_ns;
-		view.active_mean_ns = c->phase.on.mean_ns;
+		view.active_mean_ns = c->side.phase.on.mean_ns;
 	}
 	return place_cost_ns(&view, work_ns);
 }
@@ -111,7 +111,7 @@ COLD u32 capacity_at_worst(u32 cpu, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu);
 
-	return c ? beside(at_its_speed(c, vcap_at_worst(&c->model, now)), cpu) : 0;
+	return c ? beside(at_its_speed(c, vcap_at_worst(&c->side.model, now)), cpu) : 0;
 }
 
 /*
@@ -127,14 +127,14 @@ static __noinline s32 stronger_idle_cpu(struct task_struct *p, s32 cpu)
 
 	if (!own || !p)
 		return -1;
-	best_cap = beside(at_its_speed(own, vcap_at_best(&own->model, now)), cpu);
+	best_cap = beside(at_its_speed(own, vcap_at_best(&own->side.model, now)), cpu);
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 		u32 cap;
 
 		if (!c || i == (u32)cpu || !c->online || !k_allowed(p, i))
 			continue;
-		if (c->bans || (!is_idle(c) && c->curr_class != CLASS_BEST_EFFORT))
+		if (c->side.bans || (!is_idle(c) && c->curr_class != CLASS_BEST_EFFORT))
 			continue;
 		cap = capacity_at_worst(i, now);
 		if (push_gains(best_cap, cap) && !k_waiting(queue_of(i, CLASS_NORMAL))) {

@@ -16,7 +16,7 @@ int guest_speed(struct speed_order *order)
 
 	if (!c || order->cpu >= nr_cpu_ids)
 		return 0;
-	c->speed = min_u64(order->speed, TANDEM_SCALE);
+	c->side.speed = min_u64(order->speed, TANDEM_SCALE);
 	slow_cores = order->unlike;
 	return 0;
 }

@@ -7,10 +7,10 @@
 #ifndef TANDEM_GUEST_VCPU_BPF_H
 #define TANDEM_GUEST_VCPU_BPF_H
 
+#include "steal.bpf.h"
 #include "../core/spread.bpf.h"
 #include "../core/turn.bpf.h"
 #include "../core/tree.bpf.h"
-#include "intf.h"
 
 /* Some vCPU is contended: places are chosen by cost. Otherwise the kernel's idle selection is best. */
 u32 contended;
@@ -40,13 +40,13 @@ static __always_inline bool is_idle(const struct cpu_state *c)
 /* Part of its pCPU's time that it gets. */
 static __always_inline u32 share_of(const struct cpu_state *c, u64 now)
 {
-	return vcap_effective(&c->model, now);
+	return vcap_effective(&c->side.model, now);
 }
 
 /* A share of time as work: on a slower core it is less. */
 static __always_inline u32 at_its_speed(const struct cpu_state *c, u32 share)
 {
-	return c->speed ? share * min_u64(c->speed, TANDEM_SCALE) / TANDEM_SCALE : share;
+	return c->side.speed ? share * min_u64(c->side.speed, TANDEM_SCALE) / TANDEM_SCALE : share;
 }
 
 static __always_inline u32 capacity(const struct cpu_state *c, u64 now)
@@ -138,7 +138,7 @@ COLD int forget_others(s32 cpu)
 		struct cpu_state *c = cpu_state(i);
 
 		if (c && i != (u32)cpu && is_idle(c))
-			c->model.updated_ns = 0;
+			c->side.model.updated_ns = 0;
 	}
 	return 0;
 }
@@ -149,12 +149,12 @@ COLD int forget_others(s32 cpu)
 /* A tick of a busy CPU: when should it have come? */
 static __always_inline void expect_tick(struct cpu_state *c, u64 now)
 {
-	u64 since = sub_floor_u64(now, c->tick_at_ns);
+	u64 since = sub_floor_u64(now, c->side.tick_at_ns);
 
 	if (since >= 900 * NSEC_PER_USEC_ && since < tick_ns)
 		tick_ns = since;
-	c->look_due_ns = c->tick_at_ns ? c->tick_at_ns + tick_ns : 0;
-	c->tick_at_ns = now;
+	c->side.look_due_ns = c->side.tick_at_ns ? c->side.tick_at_ns + tick_ns : 0;
+	c->side.tick_at_ns = now;
 }
 
 /* What the vCPU did since the last step of its time line. */
@@ -178,18 +178,18 @@ COLD int rhythm_learns(u32 cpu, u64 now, u64 elapsed, u64 stolen, u32 step)
 	if (!c)
 		return 0;
 	if (step & STEP_BUSY)
-		phase_busy(&c->phase, now, elapsed, stolen, step >> STEP_RETURNS_SHIFT, step & STEP_OVERDUE);
+		phase_busy(&c->side.phase, now, elapsed, stolen, step >> STEP_RETURNS_SHIFT, step & STEP_OVERDUE);
 	else
-		phase_woken(&c->phase, now, stolen, step >> STEP_RETURNS_SHIFT);
+		phase_woken(&c->side.phase, now, stolen, step >> STEP_RETURNS_SHIFT);
 	return 0;
 }
 
 static __always_inline void learn_rhythm(struct cpu_state *c, s32 cpu, u64 now, u64 elapsed, u64 stolen, u32 step)
 {
-	if (stolen >= TANDEM_PHASE_MIN_NS || (!(step & STEP_BUSY) && phase_even(&c->phase)))
+	if (stolen >= TANDEM_PHASE_MIN_NS || (!(step & STEP_BUSY) && phase_even(&c->side.phase)))
 		rhythm_learns(cpu, now, elapsed, stolen, step);
 	else if (!(step & STEP_BUSY))
-		phase_idle(&c->phase);
+		phase_idle(&c->side.phase);
 }
 
 /* One step of this CPU's time line. To be called on that CPU. */
@@ -198,41 +198,41 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 	u64 steal = steal_of(cpu), elapsed, stolen;
 	bool overdue;
 	/* One bit of the page's count is lost by halving it. */
-	u32 all = returns_of(cpu), returns = (all - (u32)c->seen_returns) & 0x7fffffffU, news, step;
+	u32 all = returns_of(cpu), returns = (all - (u32)c->side.seen_returns) & 0x7fffffffU, news, step;
 
 	/* A look is overdue if the tick, or a timer before it, should have come earlier. */
-	elapsed = sub_floor_u64(now, c->seen_at_ns);
-	overdue = c->look_due_ns && time_before_ns(c->look_due_ns + LOOK_LATE_NS, now);
+	elapsed = sub_floor_u64(now, c->side.seen_at_ns);
+	overdue = c->side.look_due_ns && time_before_ns(c->side.look_due_ns + LOOK_LATE_NS, now);
 	if (steal_untold)
-		steal = c->seen_steal_ns + (overdue && was == WAS_BUSY ? steal_guessed(now - c->look_due_ns, elapsed) : 0);
-	c->look_due_ns = 0;
-	stolen = sub_floor_u64(steal, c->seen_steal_ns);
-	c->seen_at_ns = now;
-	c->seen_inactive_ns = 0;
-	c->seen_steal_ns = steal;
-	c->seen_returns = all;
-	c->wanted_ns += was == WAS_BUSY ? elapsed : stolen;
-	c->stolen_ns += stolen;
+		steal = c->side.seen_steal_ns + (overdue && was == WAS_BUSY ? steal_guessed(now - c->side.look_due_ns, elapsed) : 0);
+	c->side.look_due_ns = 0;
+	stolen = sub_floor_u64(steal, c->side.seen_steal_ns);
+	c->side.seen_at_ns = now;
+	c->side.seen_inactive_ns = 0;
+	c->side.seen_steal_ns = steal;
+	c->side.seen_returns = all;
+	c->side.wanted_ns += was == WAS_BUSY ? elapsed : stolen;
+	c->side.stolen_ns += stolen;
 	if (stolen >= TANDEM_ABSENCE_MIN_NS)
 		trace(TRACE_ABSENT, 0, stolen);
 	step = (u32)min_u64(returns, STEP_RETURNS_MAX) << STEP_RETURNS_SHIFT;
 	step |= (was == WAS_BUSY ? STEP_BUSY : 0) | (overdue ? STEP_OVERDUE : 0);
 	learn_rhythm(c, cpu, now, elapsed, stolen, step);
 	if (was == WAS_BUSY) {
-		news = vcap_busy(&c->model, now, elapsed, stolen, returns);
+		news = vcap_busy(&c->side.model, now, elapsed, stolen, returns);
 	} else {
 		/* Where ticks have to tell, nobody knows how long whoever woke it has waited. */
 		if (was == WAS_CALLED || steal_untold) {
-			vcap_called(&c->model);
+			vcap_called(&c->side.model);
 			return;
 		}
-		news = vcap_arrive(&c->model, now, sub_floor_u64(elapsed, stolen), stolen);
+		news = vcap_arrive(&c->side.model, now, sub_floor_u64(elapsed, stolen), stolen);
 		vcap_pool_wait(&pool, stolen);
 	}
 	if (!news)
 		return;
 	if (news & VCAP_SAMPLED)
-		vcap_pool_share(&pool, &c->model);
+		vcap_pool_share(&pool, &c->side.model);
 	if (news & VCAP_DROPPED) {
 		count(c, CNT_DROPS);
 		forget_others(cpu);
@@ -246,9 +246,9 @@ static __always_inline u64 inactive_for(struct cpu_state *c, s32 cpu, u64 now)
 	if (is_idle(c) || !off_pcpu(cpu, c, now)) {
 		return 0;
 	}
-	if (!c->seen_inactive_ns)
-		c->seen_inactive_ns = now;
-	return max_u64(sub_floor_u64(now, c->seen_inactive_ns), 1);
+	if (!c->side.seen_inactive_ns)
+		c->side.seen_inactive_ns = now;
+	return max_u64(sub_floor_u64(now, c->side.seen_inactive_ns), 1);
 }
 
 #endif

@@ -39,7 +39,7 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 		 * come: from there nobody could take the task back.
 		 */
 		c = cpu_state(cpu);
-		if (idle && (!c || believed_share(c, k_now(), vcap_prior(&c->model, &pool)) < TANDEM_CONTENDED_SHARE))
+		if (idle && (!c || believed_share(c, k_now(), vcap_prior(&c->side.model, &pool)) < TANDEM_CONTENDED_SHARE))
 			return cpu;
 	} else {
 		cpu = k_any_idle() ? scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle) : prev_cpu;
@@ -115,7 +115,7 @@ static __always_inline bool takes_over(struct task_struct *p, struct task_state 
 	u64 first;
 
 	if (cpu != (s32)bpf_get_smp_processor_id() || cpu != scx_bpf_task_cpu(p) || c->curr_pid != k_current_pid() ||
-	    t->class != CLASS_NORMAL || c->bans || c->late_due_ns || k_waiting(SCX_DSQ_LOCAL))
+	    t->class != CLASS_NORMAL || c->side.bans || c->late_due_ns || k_waiting(SCX_DSQ_LOCAL))
 		return false;
 	return !k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) || time_before_ns(t->deadline, first);
 }

@@ -93,7 +93,7 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
         .unwrap_or_else(|| vec![0; std::mem::size_of::<intf::cpu_state>()]);
     let u64_at = |offset: usize| field(&bytes, offset).map(u64::from_ne_bytes).unwrap_or(0);
     let u32_at = |offset: usize| field(&bytes, offset).map(u32::from_ne_bytes).unwrap_or(0);
-    let model = std::mem::offset_of!(intf::cpu_state, model);
+    let model = std::mem::offset_of!(intf::cpu_state, side.model);
     let updated_ns = u64_at(model + std::mem::offset_of!(intf::vcpu_model, updated_ns));
     let tasks = std::mem::offset_of!(intf::cpu_state, tasks);
     let weights = std::mem::offset_of!(intf::cpu_state, weight);
@@ -114,15 +114,15 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
             .map(|i| u64::from(u32_at(model + std::mem::offset_of!(intf::vcpu_model, absences) + 4 * i)))
             .collect(),
         absent_ms: u64_at(model + std::mem::offset_of!(intf::vcpu_model, absent_ns)) as f64 / 1e6,
-        wanted_ns: u64_at(std::mem::offset_of!(intf::cpu_state, wanted_ns)),
-        stolen_ns: u64_at(std::mem::offset_of!(intf::cpu_state, stolen_ns)),
+        wanted_ns: u64_at(std::mem::offset_of!(intf::cpu_state, side.wanted_ns)),
+        stolen_ns: u64_at(std::mem::offset_of!(intf::cpu_state, side.stolen_ns)),
         age_ms: (updated_ns > 0).then(|| now_ns.saturating_sub(updated_ns) as f64 / 1e6),
         rhythm_ms: rhythm(&bytes),
         returned_ns: u64_at(
-            std::mem::offset_of!(intf::cpu_state, phase)
+            std::mem::offset_of!(intf::cpu_state, side.phase)
                 + std::mem::offset_of!(intf::vcpu_phase, returned_ns),
         ),
-        bans: u32_at(std::mem::offset_of!(intf::cpu_state, bans)),
+        bans: u32_at(std::mem::offset_of!(intf::cpu_state, side.bans)),
         tasks: [0, 1].map(|class| u64::from(u32_at(tasks + 4 * class))).iter().sum(),
         weight: [0, 1].map(|class| u64_at(weights + 8 * class) as f64).iter().sum::<f64>()
             / f64::from(intf::TANDEM_UNIT),
@@ -135,7 +135,7 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
 
 /// The record's rhythm, judged as the scheduler judges it.
 fn rhythm(bytes: &[u8]) -> Option<(f64, f64)> {
-    let at = std::mem::offset_of!(intf::cpu_state, phase);
+    let at = std::mem::offset_of!(intf::cpu_state, side.phase);
     let u64_at = |offset: usize| field(bytes, at + offset).map(u64::from_ne_bytes).unwrap_or(0);
     let u32_at = |offset: usize| field(bytes, at + offset).map(u32::from_ne_bytes).unwrap_or(0);
     let length = |at: usize| tandem_policy::rhythm_length {

@@ -28,14 +28,14 @@ static s32 anybody_idle(struct task_struct *p, struct task_state *t, struct cpu_
 {
 	u32 i;
 
-	if (harvest_mode != HARVEST_UNAWARE || !c->model.inactive_events || c->tasks[1] > 1 || k_is_pinned(p) ||
+	if (harvest_mode != HARVEST_UNAWARE || !c->side.model.inactive_events || c->tasks[1] > 1 || k_is_pinned(p) ||
 	    now - c->curr_since_ns < TANDEM_HARVEST_BURST_NS)
 		return -1;
 	bpf_for(i, 1, nr_cpu_ids) {
 		u32 other = cpu_after(cpu, i);
 		struct cpu_state *target = cpu_state(other);
 
-		if (target && target->online && !target->bans && target->curr_class != CLASS_NORMAL && !target->tasks[1] &&
+		if (target && target->online && !target->side.bans && target->curr_class != CLASS_NORMAL && !target->tasks[1] &&
 		    k_allowed(p, other))
 			return other;
 	}
@@ -49,7 +49,7 @@ void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next, u32 speed)
 
 	if (c) {
 		c->online = true;
-		c->speed = speed;
+		c->side.speed = speed;
 	}
 	if (speed < TANDEM_SCALE)
 		slow_cores = 1;

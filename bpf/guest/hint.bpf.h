@@ -5,10 +5,10 @@
  * sched_setattr(): earlier deadlines, and places that answer soon
  * (policy/place.h). Not more CPU time: a request says when, not how much.
  */
-#ifndef TANDEM_CORE_HINT_BPF_H
-#define TANDEM_CORE_HINT_BPF_H
+#ifndef TANDEM_GUEST_HINT_BPF_H
+#define TANDEM_GUEST_HINT_BPF_H
 
-#include "state.bpf.h"
+#include "records.bpf.h"
 
 struct task_name {
 	char text[TASK_NAME_LEN];
@@ -34,7 +34,7 @@ const volatile bool hints_enabled = false;
 
 static __always_inline bool group_hinted(u64 id, const struct group_state *parent)
 {
-	return hints_enabled && ((parent && parent->hinted) || bpf_map_lookup_elem(&hinted_groups, &id));
+	return hints_enabled && ((parent && parent->side.hinted) || bpf_map_lookup_elem(&hinted_groups, &id));
 }
 
 static __always_inline bool task_hinted(const struct task_struct *p, const struct group_state *g)
@@ -43,7 +43,7 @@ static __always_inline bool task_hinted(const struct task_struct *p, const struc
 
 	if (!hints_enabled)
 		return false;
-	if (g && g->hinted)
+	if (g && g->side.hinted)
 		return true;
 	__builtin_memcpy(name.text, p->comm, sizeof(name.text));
 	return bpf_map_lookup_elem(&hinted_names, &name);

@@ -14,10 +14,10 @@
  * hypervisor tells nothing or the kernel does not listen (no-steal-acc), a
  * busy vCPU's ticks are late by what it was absent: steal_guessed().
  */
-#ifndef TANDEM_CORE_STEAL_BPF_H
-#define TANDEM_CORE_STEAL_BPF_H
+#ifndef TANDEM_GUEST_STEAL_BPF_H
+#define TANDEM_GUEST_STEAL_BPF_H
 
-#include "state.bpf.h"
+#include "records.bpf.h"
 
 extern const struct kvm_steal_time steal_time __ksym __weak;
 extern const struct kernel_cpustat kernel_cpustat __ksym __weak;
@@ -107,7 +107,7 @@ static __always_inline bool off_pcpu(s32 cpu, const struct cpu_state *c, u64 now
 
 		return st && st->preempted;
 	}
-	return c->curr_class != CLASS_NONE && now - c->seen_at_ns > tick_ns * 9 / 4;
+	return c->curr_class != CLASS_NONE && now - c->side.seen_at_ns > tick_ns * 9 / 4;
 }
 
 #endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * A task's life, the same on either side: it begins, becomes runnable, sleeps, yields, changes its weight, ends. The callbacks
+ * that the side's table of operations names directly.
+ */
+#ifndef TANDEM_CORE_LIFE_BPF_H
+#define TANDEM_CORE_LIFE_BPF_H
+
+#include "turn.bpf.h"
+
+UEI_DEFINE(uei);
+
+void BPF_STRUCT_OPS(core_runnable, struct task_struct *p, u64 enq_flags)
+{
+	struct task_state *t = task_state(p);
+
+	if (t) {
+		group_runnable(p, t);
+		t->mean_burst_ns = ewma_u64(t->mean_burst_ns, min_u64(t->burst_ns, TANDEM_BURST_MAX_NS), 2);
+		t->burst_ns = 0;
+		t->runnable_at_ns = k_now();
+	}
+}
+
+void BPF_STRUCT_OPS(core_quiescent, struct task_struct *p, u64 deq_flags)
+{
+	struct task_state *t = task_state(p);
+
+	if (!t)
+		return;
+	group_quiescent(t);
+	admission_done(t);
+	if (!t->stake)
+		return;
+	leave(t, k_now());
+	/* After a sleep a task asks anew. */
+	t->used_ns = 0;
+	t->owed_ns >>= 1;
+}
+
+/* The kernel takes a task off its queue to change its weight; this is for one that is in ours all the same. */
+void BPF_STRUCT_OPS(core_set_weight, struct task_struct *p, u32 weight)
+{
+	struct task_state *t = task_state(p);
+
+	if (!t || !t->stake)
+		return;
+	leave(t, k_now());
+	join(p, t, t->left_cpu, k_now());
+}
+
+bool BPF_STRUCT_OPS(core_yield, struct task_struct *from, struct task_struct *to)
+{
+	struct task_state *t = task_state(from);
+	s32 cpu = scx_bpf_task_cpu(from);
+	struct cpu_state *c = cpu_state(cpu);
+	u64 now = k_now(), ahead;
+
+	if (!t || !c || t->run_cpu != cpu)
+		return false;
+	charge(from, t, c, cpu, now);
+	/*
+	 * The rest of the request is forfeited, as under EEVDF: it counts as served where others wait, or whoever has run
+	 * less than they would come first again at once. Up to a request ahead of them: several who yield to each other in
+	 * a circle shall not leave out those who compute. Who is further ahead only gets a later deadline.
+	 */
+	ahead = clock_now(c, class_index(t->class), now) + virtual_ns(t->request_ns, t->weight);
+	if (may_wait(c, t->class) && !time_before_ns(ahead, t->v)) {
+		t->v += virtual_ns(remaining(t), t->weight);
+		c->curr_v = t->v;
+	}
+	t->used_ns = t->request_ns;
+	k_set_slice(from, 0);
+	return false;
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(core_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	struct task_state *t = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!t)
+		return -ENOMEM;
+	t->left_cpu = -1;
+	t->run_cpu = -1;
+	t->push_to = -1;
+	t->weight = TANDEM_UNIT;
+	t->class = CLASS_NORMAL;
+	t->charged_ran_ns = k_ran_ns(p);
+	t->request_ns = base_request_ns;
+	t->base_ns = base_request_ns;
+	t->group = cgroups_enabled && bpf_core_field_exists(args->cgroup) && args->cgroup ? group_of(args->cgroup)
+											  : ROOT_GROUP;
+	/* Nothing is known of a new task: neither a short one nor a hog. */
+	t->mean_burst_ns = NSEC_PER_MSEC_;
+	side_task_begins(t);
+	return 0;
+}
+
+void BPF_STRUCT_OPS(core_disable, struct task_struct *p)
+{
+	struct task_state *t = task_state(p);
+
+	if (!t)
+		return;
+	group_quiescent(t);
+	admission_done(t);
+	side_task_ends(p, t);
+	leave(t, k_now());
+	/* Of a race that was lost on the way here. */
+	give_back_extras(t);
+}
+
+/* On SMT siblings with different cookies: who is behind by more goes first. */
+bool BPF_STRUCT_OPS(core_core_sched_before, struct task_struct *a, struct task_struct *b)
+{
+	struct task_state *ta = task_state(a), *tb = task_state(b);
+	struct cpu_state *ca, *cb;
+
+	if (!ta || !tb || !ta->stake || !tb->stake)
+		return a->scx.runnable_at < b->scx.runnable_at;
+	ca = cpu_state(queue_cpu(ta));
+	cb = cpu_state(queue_cpu(tb));
+	if (!ca || !cb)
+		return false;
+	return time_before_ns(ta->v - ca->clock[class_index(ta->class)], tb->v - cb->clock[class_index(tb->class)]);
+}
+
+void BPF_STRUCT_OPS(core_exit, struct scx_exit_info *ei)
+{
+	UEI_RECORD(uei, ei);
+}
+
+#endif
