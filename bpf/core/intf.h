@@ -110,14 +110,26 @@ struct surroundings {
 	s32 slowest;
 };
 
-/* Per CPU: written by its own CPU, except where noted; read by all. */
+/* Per CPU; read by all. */
 struct cpu_state {
-
-
-	u64 clock[NR_QUEUE_CLASSES];	/* V of each class */
+	/*
+	 * What any CPU writes, on two cache lines of its own (struct cpu_slot): whoever queues a task here shall not take the
+	 * line away from this CPU that its clock stands on.
+	 */
 	u64 weight[NR_QUEUE_CLASSES];	/* effective, of queued and running tasks (atomic, any CPU) */
-	u32 tasks[NR_QUEUE_CLASSES];	/* how many these are (atomic, any CPU) */
 	u64 queued_work;	/* theirs, policy/work.h (atomic, any CPU) */
+	u64 hog_weight;		/* the part of weight[normal] that balancing counts (atomic, any CPU) */
+	u32 tasks[NR_QUEUE_CLASSES];	/* how many these are (atomic, any CPU) */
+	u32 hogs;		/* how many tasks that is (atomic, any CPU) */
+	s32 give_to;		/* CPU that asked for a task; -1: none */
+	u64 give_excess;	/* weight by which this CPU is heavier than give_to (this and the next three: written by others) */
+	u64 give_behind;	/* virtual time by which its pace is behind that of give_to */
+	u64 give_asked_ns;	/* when it was asked */
+	u64 late_due_ns;	/* when the first of the late queue is due; 0: it is empty (any CPU) */
+	u64 unused[6];
+
+	/* What this CPU writes, except where noted. */
+	u64 clock[NR_QUEUE_CLASSES];	/* V of each class */
 
 	u64 curr_deadline;
 	u64 curr_v;		/* up to curr_charged_at_ns */
@@ -126,7 +138,6 @@ struct cpu_state {
 	u64 curr_charged_at_ns;	/* V is exact up to here; 0: nobody runs */
 	u64 curr_burst_ns;	/* run time of the current task since it last slept */
 	u64 idle_floor_at_ns;
-	u64 late_due_ns;	/* when the first of the late queue is due; 0: it is empty (any CPU) */
 	u64 overdue_at_ns;	/* when those were last looked for who have waited for long */
 	u64 leavers_at_ns;	/* when it was last looked for CPUs that are about to go */
 	u64 late_weight;	/* weight on whose account the last of them was put there */
@@ -135,17 +146,11 @@ struct cpu_state {
 	u64 turn_due_ns;	/* when the turn was to end that the timer has just ended; 0: it did not */
 	u64 timer_late_ns;	/* from the timer to the end of the turn, on average */
 	u64 balanced_at_ns;
-	u64 hog_weight;		/* the part of weight[normal] that balancing counts (atomic, any CPU) */
-	u32 hogs;		/* how many tasks that is (atomic, any CPU) */
 	/* Fairness across CPUs, policy/balance.h. */
 	u64 pace;		/* virtual time, comparable between CPUs that are busy at the same time */
 	u64 pace_known;		/* 0: it has been without normal tasks since it was last compared */
 	u64 seen_excess;	/* weight by which another CPU was heavier at the last look; 0: none was */
 	u64 pull_excess;	/* weight by which pull_from is heavier than this CPU */
-	u64 give_excess;	/* weight by which this CPU is heavier than give_to (this and the next three: written by others) */
-	u64 give_behind;	/* virtual time by which its pace is behind that of give_to */
-	u64 give_asked_ns;	/* when it was asked */
-	s32 give_to;		/* CPU that asked for a task; -1: none */
 	s32 pull_from;		/* CPU whose waiting tasks this one shall take over; -1: none */
 	struct surroundings look;
 	u64 lightest[2];	/* least weight whose turn ended: since the last look, and between the two before */
@@ -172,6 +177,14 @@ struct cpu_state {
 	u64 move_stake;
 	u64 counters[NR_COUNTERS];
 	struct side_cpu side;
+};
+
+#define TANDEM_CACHE_LINE 64
+
+/* As it lies in the map, whose values begin on a page. */
+struct cpu_slot {
+	struct cpu_state state;
+	u8 unused[TANDEM_CACHE_LINE - sizeof(struct cpu_state) % TANDEM_CACHE_LINE];
 };
 
 /* Most cgroups that have a record of their own; further ones share their parent's. */

@@ -54,9 +54,13 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
+	/* So that values begin on a page, and cache lines are what they seem. */
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
-	__type(value, struct cpu_state);
+	__type(value, struct cpu_slot);
 } cpus SEC(".maps");
+
+_Static_assert(offsetof(struct cpu_state, clock) == 2 * TANDEM_CACHE_LINE, "what any CPU writes takes two cache lines");
 
 /* Sized likewise. Written by the daemon, also while the scheduler runs. */
 struct {
@@ -132,8 +136,9 @@ static __always_inline struct task_state *task_state(struct task_struct *p)
 static __always_inline struct cpu_state *cpu_state(s32 cpu)
 {
 	u32 key = cpu;
+	struct cpu_slot *slot = bpf_map_lookup_elem(&cpus, &key);
 
-	return bpf_map_lookup_elem(&cpus, &key);
+	return slot ? &slot->state : NULL;
 }
 
 /* The i-th CPU after this one, round and round. */

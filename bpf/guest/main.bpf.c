@@ -42,6 +42,7 @@
 #include "wake.bpf.h"
 #include "../core/dump.bpf.h"
 #include "../core/life.bpf.h"
+#include "../core/run.bpf.h"
 #include "../core/tree_ops.bpf.h"
 
 /* Another rule by which a running task leaves its vCPU: the simulator compares with one. */
@@ -237,46 +238,11 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	observe(c, cpu, now, what_was(c, now));
 	harvest_arrived(p, c, cpu, now);
 	departed(c, cpu, now);
-	if (queue_cpu(t) == cpu)
-		reweigh(t, c);
-	else
-		rejoin(p, t, cpu, now);
-	/*
-	 * Whoever is served by the clock on the wall is no measure for the
-	 * others, and who is alone none at all: its debt would be forgotten
-	 * before those come back whom it owes.
-	 */
-	if (!t->was_late && c->tasks[class_index(t->class)] > 1)
-		c->clock[class_index(t->class)] =
-			clock_anchored(c->clock[class_index(t->class)], t->v, t->request_ns, t->weight, t->base_ns);
-	t->was_late = 0;
-	trace(TRACE_RUNS, p->pid, 0);
-	t->run_cpu = cpu;
-	t->push_to = -1;
-	t->parked_at_ns = 0;
+	was = turn_begins(p, t, c, cpu, now);
 	renew_lease(c, p->pid, now);
-	t->charged_at_ns = now;
-	t->charged_steal_ns = c->side.seen_steal_ns;
-	c->curr_pid = p->pid;
-	was = c->curr_class;
-	/* Others read the class first, and the host may take this CPU at any moment. */
-	barrier();
-	c->curr_class = t->class;
 	if (rwc_enabled && uneven_cores && (was == CLASS_NORMAL) != (t->class == CLASS_NORMAL))
 		stack_changed(cpu, t->class == CLASS_NORMAL);
-	c->curr_deadline = t->deadline;
-	c->curr_since_ns = now;
-	c->curr_charged_at_ns = now;
-	c->curr_v = t->v;
-	c->curr_weight = t->weight;
-	c->curr_burst_ns = t->burst_ns;
-	quota_running(t, true);
-	/*
-	 * Without timers the slice that it was queued with will do: ticks are all that looks at it. For one that is
-	 * alone its end, which an absence of the vCPU brings on, would mean nothing but another look at the queues.
-	 */
-	if ((slice_timers_enabled || nr_limits || c->tasks[0] + c->tasks[1] <= 1) && cpu == bpf_get_smp_processor_id())
-		take_turn(p, t, c, cpu, now);
+	turn_lasts(p, t, c, cpu, now);
 	if (!dedicate_enabled && cpu == bpf_get_smp_processor_id())
 		foresee(p, t, c, cpu, now);
 }
@@ -294,19 +260,11 @@ void BPF_STRUCT_OPS(guest_stopping, struct task_struct *p, bool runnable)
 		u64 now = k_now(), steal_ns = c->side.seen_steal_ns;
 
 		observe(c, cpu, now, WAS_BUSY);
-		charge(p, t, c, cpu, now);
-		turn_ended(c, now);
+		turn_pauses(p, t, c, cpu, now);
 		harvest_left(t, c, cpu, c->side.seen_steal_ns - steal_ns >= TANDEM_PHASE_MIN_NS);
 		renew_lease(c, p->pid, now);
 	}
-	trace(TRACE_STOPS, p->pid, runnable);
-	t->run_cpu = -1;
-	c->curr_charged_at_ns = 0;
-	c->run_until_ns = 0;
-	if (t->run_limit || t->admitted)
-		c->unpark_limit = t->admitted ? t->admitted : t->run_limit;
-	admission_done(t);
-	quota_running(t, false);
+	turn_ends(p, t, c, runnable);
 }
 
 void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
@@ -330,10 +288,7 @@ void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 	departed(c, cpu, now);
 	if (normal && rwc_enabled && uneven_cores)
 		stack_changed(cpu, false);
-	rest_from_balancing(c);
-	/* Somebody may have queued a task between the last look and now, and would have seen a busy CPU. */
-	if (c->online && waiting_normal(cpu, c))
-		k_kick_idle(cpu);
+	rests(c, cpu);
 }
 
 void BPF_STRUCT_OPS(guest_cpu_release, s32 cpu, struct scx_cpu_release_args *args)

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* A task begins to run and ends to, a CPU has nothing to do: the core's part, which each side calls from its callbacks. */
+#ifndef TANDEM_CORE_RUN_BPF_H
+#define TANDEM_CORE_RUN_BPF_H
+
+#include "spread.bpf.h"
+#include "turn.bpf.h"
+
+/* p runs on `cpu` from now on. Returns what ran there before, enum task_class. */
+static __always_inline u32 turn_begins(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	u32 was = c->curr_class, i;
+
+	if (queue_cpu(t) == cpu)
+		reweigh(t, c);
+	else
+		rejoin(p, t, cpu, now);
+	i = class_index(t->class);
+	/*
+	 * Whoever is served by the clock on the wall is no measure for the
+	 * others, and who is alone none at all: its debt would be forgotten
+	 * before those come back whom it owes.
+	 */
+	if (!t->was_late && c->tasks[i] > 1)
+		c->clock[i] = clock_anchored(c->clock[i], t->v, t->request_ns, t->weight, t->base_ns);
+	t->was_late = 0;
+	trace(TRACE_RUNS, p->pid, 0);
+	t->run_cpu = cpu;
+	t->push_to = -1;
+	t->parked_at_ns = 0;
+	t->charged_at_ns = now;
+	t->charged_steal_ns = side_stolen_ns(cpu);
+	c->curr_pid = p->pid;
+	/* Others read the class first, and the host may take this CPU at any moment. */
+	barrier();
+	c->curr_class = t->class;
+	c->curr_deadline = t->deadline;
+	c->curr_since_ns = now;
+	c->curr_charged_at_ns = now;
+	c->curr_v = t->v;
+	c->curr_weight = t->weight;
+	c->curr_burst_ns = t->burst_ns;
+	quota_running(t, true);
+	return was;
+}
+
+/*
+ * For how long? Without timers the slice that it was queued with will do: ticks are all that looks at it. For one that is
+ * alone its end, which an absence of the CPU brings on, would mean nothing but another look at the queues.
+ */
+static __always_inline void turn_lasts(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	if ((slice_timers_enabled || nr_limits || c->tasks[0] + c->tasks[1] <= 1) && cpu == bpf_get_smp_processor_id())
+		take_turn(p, t, c, cpu, now);
+}
+
+/* It ends to run; to be called on its CPU only. Property changes stop a running task from another: its clock is not exact there. */
+static __always_inline void turn_pauses(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	charge(p, t, c, cpu, now);
+	turn_ended(c, now);
+}
+
+/* It does not run any more. */
+static __always_inline void turn_ends(const struct task_struct *p, struct task_state *t, struct cpu_state *c, bool runnable)
+{
+	trace(TRACE_STOPS, p->pid, runnable);
+	t->run_cpu = -1;
+	c->curr_charged_at_ns = 0;
+	c->run_until_ns = 0;
+	if (t->run_limit || t->admitted)
+		c->unpark_limit = t->admitted ? t->admitted : t->run_limit;
+	admission_done(t);
+	quota_running(t, false);
+}
+
+/* The CPU has nothing to do. Somebody may have queued a task between the last look and now, and would have seen a busy CPU. */
+static __always_inline void rests(struct cpu_state *c, s32 cpu)
+{
+	rest_from_balancing(c);
+	if (c->online && waiting_normal(cpu, c))
+		k_kick_idle(cpu);
+}
+
+#endif
