@@ -35,8 +35,8 @@ void BPF_STRUCT_OPS(core_dump_task, struct scx_dump_ctx *dctx, struct task_struc
 	scx_bpf_dump("tandem: class=%u queue=%d run=%d v=%llu deadline=%llu weight=%llu used_us=%llu request_us=%llu\n",
 		     t->class, queue_cpu(t), t->run_cpu, t->v, t->deadline, t->weight, t->used_ns / 1000,
 		     t->request_ns / 1000);
-	scx_bpf_dump("tandem: group=%u cgroup=%llu quota_us=%llu pool_ns=%lld parked_at_us=%llu\n", t->group,
-		     g ? g->id : 0, g ? g->quota_ns / 1000 : 0, g ? g->pool_ns : 0, t->parked_at_ns / 1000);
+	scx_bpf_dump("tandem: group=%u cgroup=%llu quota_us=%llu pool_ns=%lld throttled_at_us=%llu\n", t->group,
+		     g ? g->id : 0, g ? g->quota_ns / 1000 : 0, g ? g->pool_ns : 0, t->throttled_at_ns / 1000);
 }
 
 #endif

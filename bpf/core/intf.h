@@ -7,10 +7,11 @@
 #include "../../policy/hweight.h"
 #include "../../policy/quota.h"
 #include "../../policy/work.h"
+#include "counters.h"
 
 /*
  * The records below have a part that only the side knows which stands on this core (bpf/guest): its intf.h defines struct
- * side_cpu, side_task and side_group, and includes this file then.
+ * side_cpu, side_task, side_group and SIDE_COUNTERS, and includes this file then.
  */
 #ifndef TANDEM_SIDE_INTF
 #error "include the intf.h of a side, not that of the core"
@@ -25,40 +26,12 @@ enum task_class {
 
 #define NR_QUEUE_CLASSES 2	/* best effort and normal have a clock each */
 
+#define TANDEM_COUNTER(id, name, text) CNT_##id,
+
 /* One event counter each; per CPU, monotonic. */
 enum counter {
-	CNT_DIRECT,		/* woken straight onto an idle vCPU */
-	CNT_QUEUED,		/* put into a vCPU's queue */
-	CNT_KEPT,		/* went on after its request, still first by deadline */
-	CNT_REGRANTED,		/* got back a slice that the host had stolen */
-	CNT_PULLED,		/* taken from another vCPU's queue */
-	CNT_RESCUED,		/* of these: from a vCPU that the host had preempted */
-	CNT_PUSHED,		/* running task moved to a stronger vCPU */
-	CNT_PREEMPTED,		/* wake-up preemptions */
-	CNT_STEERED,		/* wake-ups sent to another vCPU than the previous one by cost */
-	CNT_DECLINED,		/* idle vCPU left a waiting task where it was served sooner */
-	CNT_DROPS,		/* sudden losses of share that made other estimates old */
-	CNT_FLOOR,		/* best-effort slices given only to keep the watchdog quiet */
-	CNT_ORPHANS,		/* tasks taken from the queue of an offline vCPU */
-	CNT_DUE,		/* light tasks served by the clock on the wall, before their deadline */
-	CNT_PARKED,		/* tasks that had to wait for their group's quota */
-	CNT_UNPARKED,		/* tasks that came back from there */
-	CNT_ON_DEBT,		/* of these: without quota, only to keep the watchdog quiet */
-	CNT_GIVEN,		/* tasks handed to a lighter CPU, for fairness across CPUs */
-	CNT_EVENED,		/* waiting tasks taken over from a heavier CPU */
-	CNT_TIMERS,		/* slice timers armed */
-	CNT_FAR,		/* waiting tasks taken across last-level caches */
-	CNT_FORESEEN,		/* vCPUs called because another would soon be taken */
-	CNT_HARVESTED,		/* running tasks that left before their vCPU was taken */
-	CNT_HARVESTED_US,	/* what these gained by it, as foreseen (us) */
-	CNT_ABANDONED,		/* moves given up because nobody answered, or nothing was to be gained */
-	CNT_TAKEN_BACK,		/* tasks that were not fetched in time */
-	CNT_CAUGHT,		/* CPU-bound tasks whose vCPU was taken although its rhythm is known */
-	CNT_STRAGGLERS,		/* vCPUs found to get about a tenth of what others get */
-	CNT_EVICTED,		/* tasks sent away from a vCPU that is left without work */
-	CNT_HELD,		/* best-effort work interrupted because another vCPU of its stack got normal work */
-	CNT_HINTED,		/* wake-ups of tasks that shall answer soon by the user's word */
-	CNT_LEASES,		/* threads that were given a vCPU of their own */
+	CORE_COUNTERS(TANDEM_COUNTER)
+	SIDE_COUNTERS(TANDEM_COUNTER)
 	NR_COUNTERS,
 };
 
@@ -156,8 +129,8 @@ struct cpu_state {
 	u64 lightest[2];	/* least weight whose turn ended: since the last look, and between the two before */
 	u64 last_weight;	/* of the task whose turn ended last */
 	s64 last_owed;		/* and what it was owed */
-	u32 unpark_limit;	/* a task of this limited group has just stopped: the next may come; 0: none */
-	u32 parked_limit;	/* on this CPU a task was put into this group's backlog, where it may not be yet; 0: none */
+	u32 unthrottle_limit;	/* a task of this limited group has just stopped: the next may come; 0: none */
+	u32 throttled_limit;	/* on this CPU a task was put into this group's throttled queue, where it may not be yet; 0: none */
 	u32 curr_class;		/* enum task_class */
 	u32 tickless;		/* nohz_full: no tick while a single task runs that has no end of its turn (written by the daemon) */
 	u32 endless;		/* such a task runs */
@@ -214,7 +187,7 @@ struct group_state {
 	s64 pool_ns;		/* policy/quota.h (atomic, any CPU) */
 	u64 period_start_ns;
 	u32 running;		/* CPUs on which its tasks run (atomic, any CPU) */
-	u32 admitted;		/* tasks let go on from its backlog that have not had their turn (atomic, any CPU) */
+	u32 admitted;		/* tasks let go on from its throttled queue that have not had their turn (atomic, any CPU) */
 	u32 sharers;		/* cgroups that share this record for want of their own */
 	u64 own_weight_sum;	/* of its runnable tasks, as of the last refresh */
 	u64 child_weight;	/* of its active child groups, as of the last refresh */

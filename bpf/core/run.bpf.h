@@ -27,7 +27,7 @@ static __always_inline u32 turn_begins(struct task_struct *p, struct task_state 
 	trace(TRACE_RUNS, p->pid, 0);
 	t->run_cpu = cpu;
 	t->push_to = -1;
-	t->parked_at_ns = 0;
+	t->throttled_at_ns = 0;
 	t->charged_at_ns = now;
 	t->charged_steal_ns = side_stolen_ns(cpu);
 	c->curr_pid = p->pid;
@@ -69,7 +69,7 @@ static __always_inline void turn_ends(const struct task_struct *p, struct task_s
 	c->curr_charged_at_ns = 0;
 	c->run_until_ns = 0;
 	if (t->run_limit || t->admitted)
-		c->unpark_limit = t->admitted ? t->admitted : t->run_limit;
+		c->unthrottle_limit = t->admitted ? t->admitted : t->run_limit;
 	admission_done(t);
 	quota_running(t, false);
 }

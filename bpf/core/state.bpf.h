@@ -25,7 +25,7 @@ struct task_state {
 	u64 charged_steal_ns;
 	u64 queued_at_ns;	/* since when it waits, while it does */
 	u64 runnable_at_ns;	/* when it last woke up */
-	u64 parked_at_ns;	/* since when it waits for quota; 0: it does not */
+	u64 throttled_at_ns;	/* since when it waits for quota; 0: it does not */
 	s64 owed_ns;		/* CPU time, for having been on slower CPUs; negative: on faster ones */
 	u64 weight;		/* effective */
 	u64 scale;		/* of its group, when the weight was computed */
@@ -211,7 +211,7 @@ static __always_inline struct group_state *group_state(u32 group)
  * a quota one for tasks that wait for it.
  */
 #define LATE_QUEUE 2
-#define BACKLOG_BASE (1ULL << 40)
+#define THROTTLE_QUEUE_BASE (1ULL << 40)
 
 static __always_inline u64 queue_of(s32 cpu, u32 class)
 {
@@ -223,9 +223,9 @@ static __always_inline u64 late_queue_of(s32 cpu)
 	return ((u64)(u32)cpu << 2) | LATE_QUEUE;
 }
 
-static __always_inline u64 backlog_of(u32 group)
+static __always_inline u64 throttle_queue_of(u32 group)
 {
-	return BACKLOG_BASE | group;
+	return THROTTLE_QUEUE_BASE | group;
 }
 
 static __always_inline u32 class_index(u32 class)

@@ -3,7 +3,7 @@
 #ifndef TANDEM_CORE_TREE_BPF_H
 #define TANDEM_CORE_TREE_BPF_H
 
-#include "backlog.bpf.h"
+#include "throttle.bpf.h"
 
 /* The kernel's word for "no limit" in microseconds is the largest number that fits. */
 #define NO_QUOTA_US (1ULL << 40)
@@ -49,8 +49,8 @@ static __always_inline s32 tree_add(struct cgroup *cgrp, struct scx_cgroup_init_
 
 	if (!g || g->id != id || group == ROOT_GROUP)
 		return 0;
-	/* A number that is used again brings its backlog along. */
-	err = scx_bpf_create_dsq(backlog_of(group), -1);
+	/* A number that is used again brings its throttled queue along. */
+	err = scx_bpf_create_dsq(throttle_queue_of(group), -1);
 	if (err && err != -EEXIST)
 		return err;
 	side_group_added(g, group_state(g->parent));

@@ -3,7 +3,7 @@
 #ifndef TANDEM_CORE_TURN_BPF_H
 #define TANDEM_CORE_TURN_BPF_H
 
-#include "backlog.bpf.h"
+#include "throttle.bpf.h"
 #include "slice.bpf.h"
 
 /* Slice of a task without company: the tick looks for company, going through dispatch would only cost. */
@@ -150,7 +150,7 @@ static __always_inline void take_turn(struct task_struct *p, struct task_state *
 {
 	u64 turn = max_u64(remaining(t), TANDEM_QUOTA_RUN_MIN_NS), allowance = ~0ULL;
 
-	if (nr_limits && may_park(p))
+	if (nr_limits && may_throttle(p))
 		allowance = quota_allowance(t->group, now);
 	/* Whoever was let go on after a long wait goes on for a moment on debt. */
 	if (!allowance && t->admitted)

@@ -7,6 +7,7 @@
 #include "../../policy/harvest.h"
 #include "../../policy/place.h"
 #include "../../policy/rwc.h"
+#include "counters.h"
 
 /* What a CPU counts when it reviews who is banned. */
 struct review {

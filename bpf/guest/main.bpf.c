@@ -61,7 +61,7 @@ static __always_inline bool keep(struct task_struct *prev, struct task_state *t,
 		return false;
 	charge(prev, t, c, cpu, now);
 	admission_done(t);
-	if (nr_limits && may_park(prev) && exhausted(t->group, now))
+	if (nr_limits && may_throttle(prev) && exhausted(t->group, now))
 		return false;
 	if (leaves_for_harvest(prev, t, c, cpu, now) || evicted(prev, t, c))
 		return false;
@@ -98,8 +98,8 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	if (is_idle(c))
 		answer_call(c, cpu, now);
 	watch_for_leavers(c, cpu, now);
-	if (c->parked_limit)
-		look_after_parked(now);
+	if (c->throttled_limit)
+		look_after_throttled(now);
 	if (nr_offline && take_orphan(cpu))
 		return;
 	waiting = waiting_best_effort(cpu, c);
@@ -126,11 +126,11 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	}
 	if (c->pull_from >= 0)
 		even_out(cpu);
-	if (c->unpark_limit) {
-		u32 limit = c->unpark_limit;
+	if (c->unthrottle_limit) {
+		u32 limit = c->unthrottle_limit;
 
-		c->unpark_limit = 0;
-		unpark(limit, cpu, 1);
+		c->unthrottle_limit = 0;
+		unthrottle(limit, cpu, 1);
 	}
 	if (c->side.bans)
 		clear_queues(c, cpu);
@@ -144,7 +144,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	/* Nobody else: prev goes on, unless it has to go elsewhere, make room, or its quota is used up. */
 	if (!t || t->push_to >= 0 || (best_effort && !best_effort_stays(c, cpu)) ||
-	    (!kept && nr_limits && may_park(prev) && exhausted(t->group, now)))
+	    (!kept && nr_limits && may_throttle(prev) && exhausted(t->group, now)))
 		return;
 	if (kept)
 		count(c, CNT_KEPT);
@@ -162,8 +162,8 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	if (!t || !c)
 		return;
 	expect_tick(c, now);
-	if (c->parked_limit)
-		look_after_parked(now);
+	if (c->throttled_limit)
+		look_after_throttled(now);
 	observe(c, cpu, now, WAS_BUSY);
 	charge(p, t, c, cpu, now);
 	rebook_work(t, c);
@@ -171,7 +171,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	renew_lease(c, p->pid, now);
 	if (!dedicate_enabled && !c->side.bans && balance_tick(c, cpu, now))
 		k_set_slice(p, 0);
-	if (nr_limits && may_park(p) && exhausted(t->group, now)) {
+	if (nr_limits && may_throttle(p) && exhausted(t->group, now)) {
 		k_set_slice(p, 0);
 		return;
 	}
@@ -309,7 +309,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 
 	err = groups_init();
 	if (!err)
-		err = backlog_init();
+		err = throttle_init();
 	if (!err)
 		err = slices_init();
 	if (!err)

@@ -161,13 +161,13 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 		k_insert_local(p, base_request_ns, enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
-	t->parked_at_ns = 0;
-	if (nr_limits && may_park(p)) {
+	t->throttled_at_ns = 0;
+	if (nr_limits && may_throttle(p)) {
 		u32 limit = exhausted(t->group, now);
 
 		if (limit) {
 			t->push_to = -1;
-			park(p, t, limit, now, enq_flags);
+			throttle(p, t, limit, now, enq_flags);
 			return;
 		}
 	}

@@ -90,113 +90,7 @@ pub struct Moment {
     pub limits: u64,
 }
 
-/// The whole guest; counters since the previous report.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, Stats)]
-#[stat(desc = "Tandem guest scheduler", _om_prefix = "tandem_guest_", top)]
-pub struct GuestStats {
-    /// Counter, see `desc`.
-    #[stat(desc = "tasks woken straight onto an idle vCPU")]
-    pub direct: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "tasks put into a queue")]
-    pub queued: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "tasks that went on after their request, first by deadline")]
-    pub kept: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "slices given back that the host had stolen")]
-    pub regranted: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "tasks taken from another vCPU's queue")]
-    pub pulled: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "of these, from a vCPU that the host had preempted")]
-    pub rescued: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "running tasks moved to a stronger vCPU")]
-    pub pushed: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "wake-up preemptions")]
-    pub preempted: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "wake-ups sent to a better vCPU than the previous one")]
-    pub steered: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "waiting tasks that a weak idle vCPU left where they are served sooner")]
-    pub declined: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "sudden losses of share")]
-    pub drops: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "best-effort slices given only to satisfy the watchdog")]
-    pub floor: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "tasks taken from the queue of an offline vCPU")]
-    pub orphans: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "light tasks served by the clock on the wall, before their deadline")]
-    pub due: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "tasks that had to wait for their group's quota")]
-    pub parked: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "tasks that came back from there")]
-    pub unparked: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "of these, without quota, only to satisfy the watchdog")]
-    pub on_debt: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "tasks handed to a lighter CPU, for fairness across CPUs")]
-    pub given: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "waiting tasks taken over from a heavier CPU")]
-    pub evened: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "slice timers armed")]
-    pub timers: u64,
-    /// Taken across caches.
-    #[stat(desc = "waiting tasks taken across last-level caches")]
-    pub far: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "vCPUs called because another would soon be taken by the host")]
-    pub foreseen: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "running tasks that left before their vCPU was taken")]
-    pub harvested: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "what these gained by it, as foreseen (us)")]
-    pub harvested_us: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "such moves given up: nobody answered, or nothing was to be gained")]
-    pub abandoned: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "tasks on their way to another vCPU that were not fetched in time")]
-    pub taken_back: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "CPU-bound tasks whose vCPU was taken before they had left")]
-    pub caught: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "vCPUs found to get about a tenth of what others get")]
-    pub stragglers: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "tasks sent away from a vCPU that is left without work")]
-    pub evicted: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "best-effort work interrupted for normal work on the same hardware thread")]
-    pub held: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "wake-ups of tasks that shall answer soon by the user's word")]
-    pub hinted: u64,
-    /// Counter, see `desc`.
-    #[stat(desc = "threads that were given a vCPU of their own")]
-    pub leases: u64,
-    /// What there is now, not since when.
-    #[stat(desc = "runnable tasks and groups at this moment")]
-    pub now: Moment,
-    /// Each vCPU.
-    #[stat(desc = "vCPUs")]
-    pub vcpus: BTreeMap<usize, VcpuStats>,
-}
+include!(concat!(env!("OUT_DIR"), "/counters.rs"));
 
 impl VcpuStats {
     fn since(&self, earlier: Option<&Self>) -> Self {
@@ -235,41 +129,8 @@ impl VcpuStats {
 impl GuestStats {
     /// Totals since the scheduler was loaded.
     pub fn totals(facts: &[VcpuFacts], groups: GroupFacts) -> Self {
-        let sum = |id: u32| facts.iter().filter_map(|f| f.counters.get(id as usize)).sum::<u64>();
-        Self {
-            direct: sum(intf::counter_CNT_DIRECT),
-            queued: sum(intf::counter_CNT_QUEUED),
-            kept: sum(intf::counter_CNT_KEPT),
-            regranted: sum(intf::counter_CNT_REGRANTED),
-            pulled: sum(intf::counter_CNT_PULLED),
-            rescued: sum(intf::counter_CNT_RESCUED),
-            pushed: sum(intf::counter_CNT_PUSHED),
-            preempted: sum(intf::counter_CNT_PREEMPTED),
-            steered: sum(intf::counter_CNT_STEERED),
-            declined: sum(intf::counter_CNT_DECLINED),
-            drops: sum(intf::counter_CNT_DROPS),
-            floor: sum(intf::counter_CNT_FLOOR),
-            orphans: sum(intf::counter_CNT_ORPHANS),
-            due: sum(intf::counter_CNT_DUE),
-            parked: sum(intf::counter_CNT_PARKED),
-            unparked: sum(intf::counter_CNT_UNPARKED),
-            on_debt: sum(intf::counter_CNT_ON_DEBT),
-            given: sum(intf::counter_CNT_GIVEN),
-            evened: sum(intf::counter_CNT_EVENED),
-            timers: sum(intf::counter_CNT_TIMERS),
-            far: sum(intf::counter_CNT_FAR),
-            foreseen: sum(intf::counter_CNT_FORESEEN),
-            harvested: sum(intf::counter_CNT_HARVESTED),
-            harvested_us: sum(intf::counter_CNT_HARVESTED_US),
-            abandoned: sum(intf::counter_CNT_ABANDONED),
-            taken_back: sum(intf::counter_CNT_TAKEN_BACK),
-            caught: sum(intf::counter_CNT_CAUGHT),
-            stragglers: sum(intf::counter_CNT_STRAGGLERS),
-            evicted: sum(intf::counter_CNT_EVICTED),
-            held: sum(intf::counter_CNT_HELD),
-            hinted: sum(intf::counter_CNT_HINTED),
-            leases: sum(intf::counter_CNT_LEASES),
-            now: Moment {
+        let sum = |id: usize| facts.iter().filter_map(|fact| fact.counters.get(id)).sum::<u64>();
+        let now = Moment {
                 tasks: facts.iter().map(|f| f.tasks).sum(),
                 weight: facts.iter().map(|f| f.weight).sum(),
                 hogs: facts.iter().map(|f| f.hogs).sum(),
@@ -277,8 +138,8 @@ impl GuestStats {
                 groups: groups.groups,
                 groups_shared: groups.shared,
                 limits: groups.limits,
-            },
-            vcpus: facts
+            };
+        let vcpus = facts
                 .iter()
                 .filter(|f| f.online)
                 .map(|f| {
@@ -299,48 +160,16 @@ impl GuestStats {
                     };
                     (f.cpu, stats)
                 })
-                .collect(),
-        }
+                .collect();
+        Self::new(std::array::from_fn(sum), now, vcpus)
     }
 
     /// What happened since `earlier`. The vCPUs are as they are now, but for their absences.
     pub fn since(&self, earlier: &Self) -> Self {
-        Self {
-            direct: self.direct.saturating_sub(earlier.direct),
-            queued: self.queued.saturating_sub(earlier.queued),
-            kept: self.kept.saturating_sub(earlier.kept),
-            regranted: self.regranted.saturating_sub(earlier.regranted),
-            pulled: self.pulled.saturating_sub(earlier.pulled),
-            rescued: self.rescued.saturating_sub(earlier.rescued),
-            pushed: self.pushed.saturating_sub(earlier.pushed),
-            preempted: self.preempted.saturating_sub(earlier.preempted),
-            steered: self.steered.saturating_sub(earlier.steered),
-            declined: self.declined.saturating_sub(earlier.declined),
-            drops: self.drops.saturating_sub(earlier.drops),
-            floor: self.floor.saturating_sub(earlier.floor),
-            orphans: self.orphans.saturating_sub(earlier.orphans),
-            due: self.due.saturating_sub(earlier.due),
-            parked: self.parked.saturating_sub(earlier.parked),
-            unparked: self.unparked.saturating_sub(earlier.unparked),
-            on_debt: self.on_debt.saturating_sub(earlier.on_debt),
-            given: self.given.saturating_sub(earlier.given),
-            evened: self.evened.saturating_sub(earlier.evened),
-            timers: self.timers.saturating_sub(earlier.timers),
-            far: self.far.saturating_sub(earlier.far),
-            foreseen: self.foreseen.saturating_sub(earlier.foreseen),
-            harvested: self.harvested.saturating_sub(earlier.harvested),
-            harvested_us: self.harvested_us.saturating_sub(earlier.harvested_us),
-            abandoned: self.abandoned.saturating_sub(earlier.abandoned),
-            taken_back: self.taken_back.saturating_sub(earlier.taken_back),
-            caught: self.caught.saturating_sub(earlier.caught),
-            stragglers: self.stragglers.saturating_sub(earlier.stragglers),
-            evicted: self.evicted.saturating_sub(earlier.evicted),
-            held: self.held.saturating_sub(earlier.held),
-            hinted: self.hinted.saturating_sub(earlier.hinted),
-            leases: self.leases.saturating_sub(earlier.leases),
-            now: self.now.clone(),
-            vcpus: self.vcpus.iter().map(|(cpu, v)| (*cpu, v.since(earlier.vcpus.get(cpu)))).collect(),
-        }
+        let (counters, before) = (self.counters(), earlier.counters());
+        let vcpus = self.vcpus.iter().map(|(cpu, v)| (*cpu, v.since(earlier.vcpus.get(cpu))));
+        let since = std::array::from_fn(|id| counters[id].saturating_sub(before[id]));
+        Self::new(since, self.now.clone(), vcpus.collect())
     }
 
     /// One report for people.
@@ -348,19 +177,12 @@ impl GuestStats {
     /// # Errors
     /// Those of the writer.
     pub fn format<W: Write>(&self, out: &mut W) -> std::io::Result<()> {
-        writeln!(
-            out,
-            "direct {} queued {} kept {} regranted {} pulled {} (rescued {}) pushed {} preempted {} steered {} declined {} drops {} floor {} orphans {} due {} parked {} unparked {} (on debt {}) given {} evened {} timers {}",
-            self.direct, self.queued, self.kept, self.regranted, self.pulled, self.rescued, self.pushed,
-            self.preempted, self.steered, self.declined, self.drops, self.floor, self.orphans,
-            self.due, self.parked, self.unparked, self.on_debt, self.given, self.evened, self.timers
-        )?;
-        writeln!(
-            out,
-            "  left in time {} (called {} abandoned {} taken back {}, {:.1} ms gained; caught {})  stragglers {} evicted {} held {}  hinted {}  leases {}",
-            self.harvested, self.foreseen, self.abandoned, self.taken_back, self.harvested_us as f64 / 1e3, self.caught,
-            self.stragglers, self.evicted, self.held, self.hinted, self.leases
-        )?;
+        // A line of the report has so many counters.
+        for (line, part) in COUNTERS.chunks(12).zip(self.counters().chunks(12)) {
+            let words: Vec<String> =
+                line.iter().zip(part).map(|((name, _), value)| format!("{} {value}", in_words(name))).collect();
+            writeln!(out, "  {}", words.join("  "))?;
+        }
         let now = &self.now;
         writeln!(
             out,
@@ -396,6 +218,11 @@ impl GuestStats {
     }
 }
 
+/// A counter's name for people.
+pub(crate) fn in_words(name: &str) -> String {
+    name.replace('_', " ")
+}
+
 /// Prints the statistics of a running scheduler at an interval until `stop` says so.
 ///
 /// # Errors
@@ -410,6 +237,23 @@ pub fn monitor(interval: Duration, stop: impl Fn() -> bool) -> Result<(), crate:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The list of the BPF side is read line by line; a line that is not understood would shift all that follow.
+    #[test]
+    fn every_counter_has_its_name() {
+        assert_eq!(COUNTERS.len(), intf::counter_NR_COUNTERS as usize);
+        assert_eq!(COUNTERS[intf::counter_CNT_THROTTLED as usize].0, "throttled");
+        assert_eq!(COUNTERS[intf::counter_CNT_LEASES as usize].0, "leases");
+    }
+
+    #[test]
+    fn the_guide_explains_every_counter() {
+        let guide = std::fs::read_to_string("../../docs/GUEST.md").unwrap();
+        for (name, text) in COUNTERS {
+            let row = format!("| {} | {text} |", in_words(name));
+            assert!(guide.contains(&row), "docs/GUEST.md lacks {row:?}");
+        }
+    }
 
     #[test]
     fn counters_are_reported_as_differences_and_vcpus_as_they_are() {

@@ -4,6 +4,7 @@
 use crate::bpf::intf;
 use crate::model::field;
 use crate::server::{self, ASK_TRACE};
+use crate::stats::{in_words, COUNTERS};
 use crate::GuestError;
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapHandle, RingBufferBuilder};
@@ -24,42 +25,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Processes of the trace.
 const TASKS: u32 = 1;
 const HOST: u32 = 2;
-
-/// Decisions by the number of their counter (`enum counter` in `bpf/core/intf.h`).
-const DECISIONS: [&str; intf::counter_NR_COUNTERS as usize] = [
-    "direct",
-    "queued",
-    "kept",
-    "regranted",
-    "pulled",
-    "rescued",
-    "pushed",
-    "preempted",
-    "steered",
-    "declined",
-    "drops",
-    "floor",
-    "orphans",
-    "due",
-    "parked",
-    "unparked",
-    "on debt",
-    "given",
-    "evened",
-    "timer",
-    "far",
-    "foreseen",
-    "harvested",
-    "gained (us)",
-    "abandoned",
-    "taken back",
-    "caught",
-    "straggler",
-    "evicted",
-    "held",
-    "hinted",
-    "lease",
-];
 
 /// One record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,7 +129,7 @@ impl<W: Write> Writer<W> {
                 self.slice(HOST, event.cpu, "absent", from, event.at_ns)
             }
             kind => {
-                let name = DECISIONS.get(kind as usize).copied().unwrap_or("unknown");
+                let name = COUNTERS.get(kind as usize).map_or_else(|| "unknown".into(), |(name, _)| in_words(name));
                 let mut task = json!({"task": format!("{} [{}]", event.comm, event.pid)});
                 if event.value > 0 {
                     task["ns"] = json!(event.value);

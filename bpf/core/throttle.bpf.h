@@ -11,8 +11,8 @@
  * Order is by waiting time, shifted by what a task is owed. Without the time
  * a task could wait for ever; without the shift weights would not count.
  */
-#ifndef TANDEM_CORE_BACKLOG_BPF_H
-#define TANDEM_CORE_BACKLOG_BPF_H
+#ifndef TANDEM_CORE_THROTTLE_BPF_H
+#define TANDEM_CORE_THROTTLE_BPF_H
 
 #include "fair.bpf.h"
 
@@ -23,19 +23,19 @@ struct {
 	__type(value, struct one_timer);
 } quota_timer SEC(".maps");
 
-u64 parked_groups[NR_GROUP_WORDS];
+u64 throttled_groups[NR_GROUP_WORDS];
 u64 quota_timer_at_ns;	/* for when the timer is armed; 0: it is not */
 
 /* Turn of a task whose group has many that wait: short, or the last would wait for too long. */
-#define CROWD 32
+#define MANY_THROTTLED 32
 /* Where a quota has been lifted so many are let go on at a time: each is moved with interrupts off. */
 #define LIFTED_MOST 256
 /* The timer looks again this soon while there is quota and somebody waits. */
-#define UNPARK_AGAIN_NS (500 * NSEC_PER_USEC_)
+#define UNTHROTTLE_AGAIN_NS (500 * NSEC_PER_USEC_)
 
 /*
  * Nobody tells a scheduler that a task which waits has got a signal, or is to stop or freeze. So it is looked for, this often
- * and among so many of each backlog: the kernel's own throttling lets them answer at the end of the period.
+ * and among so many of each throttled queue: the kernel's own throttling lets them answer at the end of the period.
  */
 #define SIGNALS_EVERY_NS (100 * NSEC_PER_MSEC_)
 #define SIGNALS_LOOK 256
@@ -72,7 +72,7 @@ COLD int quota_timer_by(u64 at_ns, u64 now)
  * the kernel, in the middle of reading under RCU, or a thread of the kernel
  * itself.
  */
-static __always_inline bool may_park(const struct task_struct *p)
+static __always_inline bool may_throttle(const struct task_struct *p)
 {
 	return !k_is_exiting(p) && !k_is_kthread(p) && !k_has_signal(p) && !k_migration_disabled(p) && !k_reads_rcu(p);
 }
@@ -99,37 +99,37 @@ static __always_inline void admit(struct task_state *t, u32 limit)
 		__sync_fetch_and_sub(&g->admitted, 1);
 }
 
-static __always_inline void wake_backlog(u32 limit, u64 now)
+static __always_inline void wake_throttled(u32 limit, u64 now)
 {
 	struct group_state *g = group_state(limit);
 
 	if (!g)
 		return;
-	set_group_bit(parked_groups, limit, true);
+	set_group_bit(throttled_groups, limit, true);
 	quota_timer_by(min_u64(g->period_start_ns + g->period_ns, now + SIGNALS_EVERY_NS), now);
 }
 
 /*
  * The kernel puts a task into the queue only when enqueue() has returned. If the
  * timer looks there in between, on another CPU, it finds nobody and does not
- * come again. Therefore whoever parked a task looks once more, at the next
+ * come again. Therefore whoever throttled a task looks once more, at the next
  * opportunity on the same CPU: by then the task is there.
  */
-COLD int look_after_parked(u64 now)
+COLD int look_after_throttled(u64 now)
 {
 	struct cpu_state *own = cpu_state(bpf_get_smp_processor_id());
 	u32 limit;
 
 	if (!own)
 		return 0;
-	limit = own->parked_limit;
-	own->parked_limit = 0;
-	if (limit && k_waiting(backlog_of(limit)))
-		wake_backlog(limit, now);
+	limit = own->throttled_limit;
+	own->throttled_limit = 0;
+	if (limit && k_waiting(throttle_queue_of(limit)))
+		wake_throttled(limit, now);
 	return 0;
 }
 
-static __noinline void park(struct task_struct *p, struct task_state *t, u32 limit, u64 now, u64 enq_flags)
+static __noinline void throttle(struct task_struct *p, struct task_state *t, u32 limit, u64 now, u64 enq_flags)
 {
 	s32 here = bpf_get_smp_processor_id(), cpu = scx_bpf_task_cpu(p);
 	struct cpu_state *c = cpu_state(cpu), *own = cpu_state(here);
@@ -141,19 +141,19 @@ static __noinline void park(struct task_struct *p, struct task_state *t, u32 lim
 		return;
 	}
 	leave(t, now);
-	t->parked_at_ns = now;
-	count(c, CNT_PARKED);
-	k_insert_ordered(p, backlog_of(limit), TANDEM_REQUEST_MIN_NS, now - t->lag, enq_flags);
-	wake_backlog(limit, now);
-	if (own->parked_limit && own->parked_limit != limit)
-		look_after_parked(now);
-	own->parked_limit = limit;
+	t->throttled_at_ns = now;
+	count(c, CNT_THROTTLED);
+	k_insert_ordered(p, throttle_queue_of(limit), TANDEM_REQUEST_MIN_NS, now - t->lag, enq_flags);
+	wake_throttled(limit, now);
+	if (own->throttled_limit && own->throttled_limit != limit)
+		look_after_throttled(now);
+	own->throttled_limit = limit;
 	/* Opportunities are the next tick and the next choice of a task; an idle CPU has neither. */
 	if (own->curr_class == CLASS_NONE)
 		k_kick_idle(here);
 }
 
-/* What becomes of a task in a backlog. */
+/* What becomes of a task in a throttled queue. */
 enum readmission {
 	GONE,		/* not to be had just now */
 	STAY,		/* there is no quota */
@@ -183,7 +183,7 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 	if (!t || !own)
 		goto out;
 	/* Neither has to wait for quota: whoever waits for too long, and whoever has to end, stop or answer. */
-	overdue = !may_park(task) || quota_wait_too_long(sub_floor_u64(now, t->parked_at_ns), watchdog_ns);
+	overdue = !may_throttle(task) || quota_wait_too_long(sub_floor_u64(now, t->throttled_at_ns), watchdog_ns);
 	if (overdue_only && !overdue) {
 		verdict = STAY;
 		goto out;
@@ -208,7 +208,7 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 	if (to < 0)
 		goto out;
 	admit(t, limit);
-	if (k_waiting(backlog_of(limit)) > CROWD) {
+	if (k_waiting(throttle_queue_of(limit)) > MANY_THROTTLED) {
 		t->request_ns = min_u64(t->request_ns, TANDEM_REQUEST_MIN_NS);
 		t->deadline = t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
 	}
@@ -246,9 +246,9 @@ COLD int readmitted(s32 pid, s32 cpu, u32 limit, u64 verdict, bool moved)
 		goto out;
 	}
 	own->looked++;
-	__sync_fetch_and_add(&g->throttled_ns, sub_floor_u64(now, t->parked_at_ns));
-	t->parked_at_ns = 0;
-	count(c, verdict == GO_ON_DEBT ? CNT_ON_DEBT : CNT_UNPARKED);
+	__sync_fetch_and_add(&g->throttled_ns, sub_floor_u64(now, t->throttled_at_ns));
+	t->throttled_at_ns = 0;
+	count(c, verdict == GO_ON_DEBT ? CNT_ON_DEBT : CNT_UNTHROTTLED);
 	if (to != cpu)
 		scx_bpf_kick_cpu(to, c->curr_class == CLASS_NONE ? SCX_KICK_IDLE : SCX_KICK_PREEMPT);
 out:
@@ -261,7 +261,7 @@ out:
 #define OVERDUE_MOST 32
 
 /*
- * Let up to `most` tasks of a group's backlog go on, preferably on `cpu`
+ * Let up to `most` tasks of a group's throttled queue go on, preferably on `cpu`
  * (-1: where they were, and those who have to answer a signal as well). Returns
  * how many still wait.
  *
@@ -269,10 +269,10 @@ out:
  * little, for long. If nobody followed them meanwhile, the last of two hundred
  * would wait two hundred times as long: whoever is overdue goes on, too.
  */
-COLD u32 unpark(u32 limit, s32 cpu, u32 most)
+COLD u32 unthrottle(u32 limit, s32 cpu, u32 most)
 {
 	struct cpu_state *own = cpu_state(bpf_get_smp_processor_id());
-	u64 backlog = backlog_of(limit);
+	u64 queue = throttle_queue_of(limit);
 	struct task_struct *p;
 
 	if (!own)
@@ -281,7 +281,7 @@ COLD u32 unpark(u32 limit, s32 cpu, u32 most)
 	own->stayed = 0;
 	/* For the verifier, which also sees the timer set up from a program that may sleep. */
 	bpf_rcu_read_lock();
-	bpf_for_each(scx_dsq, p, backlog, 0) {
+	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_struct *task;
 		u64 verdict;
 		bool moved;
@@ -300,11 +300,11 @@ COLD u32 unpark(u32 limit, s32 cpu, u32 most)
 			continue;
 		}
 		if (verdict >= ELSEWHERE) {
-			moved = scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, backlog_of(verdict - ELSEWHERE), 0);
+			moved = scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, throttle_queue_of(verdict - ELSEWHERE), 0);
 			bpf_task_release(task);
 			if (!moved)
 				break;
-			wake_backlog(verdict - ELSEWHERE, k_now());
+			wake_throttled(verdict - ELSEWHERE, k_now());
 			continue;
 		}
 		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, own->move_slice_ns);
@@ -314,7 +314,7 @@ COLD u32 unpark(u32 limit, s32 cpu, u32 most)
 		bpf_task_release(task);
 	}
 	bpf_rcu_read_unlock();
-	return k_waiting(backlog);
+	return k_waiting(queue);
 }
 
 /* A new period has begun for some group, or the pool of another still holds something. */
@@ -326,7 +326,7 @@ static int quota_tick(void *map, u32 *key, struct one_timer *timer)
 	/* A full barrier: who sees the timer as armed still has set the bit of the group before that is read below. */
 	__sync_lock_test_and_set(&quota_timer_at_ns, 0);
 	bpf_for(word, 0, nr_group_words) {
-		u64 bits = parked_groups[word & (NR_GROUP_WORDS - 1)];
+		u64 bits = throttled_groups[word & (NR_GROUP_WORDS - 1)];
 
 		if (!bits)
 			continue;
@@ -341,14 +341,14 @@ static int quota_tick(void *map, u32 *key, struct one_timer *timer)
 			if (!g)
 				continue;
 			/* A quota that has been lifted holds nobody back. */
-			if (!unpark(group, -1, g->quota_ns ? (u32)sub_floor_u64(nr_cpu_ids, g->admitted) : LIFTED_MOST)) {
-				set_group_bit(parked_groups, group, false);
+			if (!unthrottle(group, -1, g->quota_ns ? (u32)sub_floor_u64(nr_cpu_ids, g->admitted) : LIFTED_MOST)) {
+				set_group_bit(throttled_groups, group, false);
 				/* Somebody may have come meanwhile. */
-				if (!k_waiting(backlog_of(group)))
+				if (!k_waiting(throttle_queue_of(group)))
 					continue;
-				set_group_bit(parked_groups, group, true);
+				set_group_bit(throttled_groups, group, true);
 			}
-			at = now + UNPARK_AGAIN_NS;
+			at = now + UNTHROTTLE_AGAIN_NS;
 			if (g->quota_ns && g->pool_ns <= 0)
 				at = min_u64(max_u64(at, g->period_start_ns + g->period_ns), now + SIGNALS_EVERY_NS);
 			if (!next || time_before_ns(at, next))
@@ -360,7 +360,7 @@ static int quota_tick(void *map, u32 *key, struct one_timer *timer)
 	return 0;
 }
 
-static __always_inline s32 backlog_init(void)
+static __always_inline s32 throttle_init(void)
 {
 	struct one_timer *t;
 	u32 zero = 0;
