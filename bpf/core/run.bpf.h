@@ -68,6 +68,7 @@ static __always_inline void turn_ends(const struct task_struct *p, struct task_s
 	t->run_cpu = -1;
 	c->curr_charged_at_ns = 0;
 	c->run_until_ns = 0;
+	c->endless = 0;
 	if (t->run_limit || t->admitted)
 		c->unthrottle_limit = t->admitted ? t->admitted : t->run_limit;
 	admission_done(t);

@@ -40,6 +40,11 @@ u64 quota_timer_at_ns;	/* for when the timer is armed; 0: it is not */
 #define SIGNALS_EVERY_NS (100 * NSEC_PER_MSEC_)
 #define SIGNALS_LOOK 256
 
+static __always_inline void start_quota_timer(struct one_timer *t, u64 at_ns, u64 now)
+{
+	bpf_timer_start(&t->timer, max_u64(sub_floor_u64(at_ns, now), 20 * NSEC_PER_USEC_), 0);
+}
+
 COLD int quota_timer_by(u64 at_ns, u64 now)
 {
 	struct one_timer *t;
@@ -56,11 +61,11 @@ COLD int quota_timer_by(u64 at_ns, u64 now)
 			break;
 		if (__sync_val_compare_and_swap(&quota_timer_at_ns, armed, at_ns) != armed)
 			continue;
-		bpf_timer_start(&t->timer, max_u64(sub_floor_u64(at_ns, now), 20 * NSEC_PER_USEC_), 0);
+		start_quota_timer(t, at_ns, now);
 		/* Somebody may have armed it for an earlier time since, and have started it before that. */
 		armed = quota_timer_at_ns;
 		if (armed && armed != at_ns)
-			bpf_timer_start(&t->timer, max_u64(sub_floor_u64(armed, now), 20 * NSEC_PER_USEC_), 0);
+			start_quota_timer(t, armed, now);
 		break;
 	}
 	return 0;
