@@ -49,7 +49,9 @@ pub fn read(over: Duration) -> Result<Cost, GuestError> {
     let found = programs.iter().find_map(|(name, count, _)| Some((prefix_of(name)?, *count)));
     let (prefix, decisions) = found.ok_or(GuestError::NoStatistics)?;
     let mut total_ns = 0;
-    for (name, count, time_ns) in programs.iter().filter(|(name, ..)| name.starts_with(prefix) || name.starts_with(CORE)) {
+    for (name, count, time_ns) in
+        programs.iter().filter(|(name, ..)| name.starts_with(prefix) || name.starts_with(CORE))
+    {
         total_ns += time_ns;
         cost.ns_per_call.insert(name.clone(), *time_ns as f64 / *count as f64);
     }

@@ -131,36 +131,36 @@ impl GuestStats {
     pub fn totals(facts: &[VcpuFacts], groups: GroupFacts) -> Self {
         let sum = |id: usize| facts.iter().filter_map(|fact| fact.counters.get(id)).sum::<u64>();
         let now = Moment {
-                tasks: facts.iter().map(|f| f.tasks).sum(),
-                weight: facts.iter().map(|f| f.weight).sum(),
-                hogs: facts.iter().map(|f| f.hogs).sum(),
-                hog_weight: facts.iter().map(|f| f.hog_weight).sum(),
-                groups: groups.groups,
-                groups_shared: groups.shared,
-                limits: groups.limits,
-            };
+            tasks: facts.iter().map(|f| f.tasks).sum(),
+            weight: facts.iter().map(|f| f.weight).sum(),
+            hogs: facts.iter().map(|f| f.hogs).sum(),
+            hog_weight: facts.iter().map(|f| f.hog_weight).sum(),
+            groups: groups.groups,
+            groups_shared: groups.shared,
+            limits: groups.limits,
+        };
         let vcpus = facts
-                .iter()
-                .filter(|f| f.online)
-                .map(|f| {
-                    let stats = VcpuStats {
-                        share: f.share,
-                        inactive_mean_us: f.inactive_mean_us,
-                        absences: f.absences.iter().sum(),
-                        absent_ms: f.absent_ms,
-                        absence_p95_ms: f.absence_percentile_ms(0.95).unwrap_or(0.0),
-                        age_ms: f.age_ms.unwrap_or(-1.0),
-                        rhythm_on_ms: f.rhythm_ms.map_or(0.0, |rhythm| rhythm.0),
-                        rhythm_off_ms: f.rhythm_ms.map_or(0.0, |rhythm| rhythm.1),
-                        bans: u64::from(f.bans),
-                        tasks: f.tasks,
-                        weight: f.weight,
-                        hogs: f.hogs,
-                        hog_weight: f.hog_weight,
-                    };
-                    (f.cpu, stats)
-                })
-                .collect();
+            .iter()
+            .filter(|f| f.online)
+            .map(|f| {
+                let stats = VcpuStats {
+                    share: f.share,
+                    inactive_mean_us: f.inactive_mean_us,
+                    absences: f.absences.iter().sum(),
+                    absent_ms: f.absent_ms,
+                    absence_p95_ms: f.absence_percentile_ms(0.95).unwrap_or(0.0),
+                    age_ms: f.age_ms.unwrap_or(-1.0),
+                    rhythm_on_ms: f.rhythm_ms.map_or(0.0, |rhythm| rhythm.0),
+                    rhythm_off_ms: f.rhythm_ms.map_or(0.0, |rhythm| rhythm.1),
+                    bans: u64::from(f.bans),
+                    tasks: f.tasks,
+                    weight: f.weight,
+                    hogs: f.hogs,
+                    hog_weight: f.hog_weight,
+                };
+                (f.cpu, stats)
+            })
+            .collect();
         Self::new(std::array::from_fn(sum), now, vcpus)
     }
 
@@ -179,8 +179,11 @@ impl GuestStats {
     pub fn format<W: Write>(&self, out: &mut W) -> std::io::Result<()> {
         // A line of the report has so many counters.
         for (line, part) in COUNTERS.chunks(12).zip(self.counters().chunks(12)) {
-            let words: Vec<String> =
-                line.iter().zip(part).map(|((name, _), value)| format!("{} {value}", in_words(name))).collect();
+            let words: Vec<String> = line
+                .iter()
+                .zip(part)
+                .map(|((name, _), value)| format!("{} {value}", in_words(name)))
+                .collect();
             writeln!(out, "  {}", words.join("  "))?;
         }
         let now = &self.now;

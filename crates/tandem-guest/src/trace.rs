@@ -129,7 +129,8 @@ impl<W: Write> Writer<W> {
                 self.slice(HOST, event.cpu, "absent", from, event.at_ns)
             }
             kind => {
-                let name = COUNTERS.get(kind as usize).map_or_else(|| "unknown".into(), |(name, _)| in_words(name));
+                let name =
+                    COUNTERS.get(kind as usize).map_or_else(|| "unknown".into(), |(name, _)| in_words(name));
                 let mut task = json!({"task": format!("{} [{}]", event.comm, event.pid)});
                 if event.value > 0 {
                     task["ns"] = json!(event.value);
