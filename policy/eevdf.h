@@ -196,7 +196,7 @@ POLICY s64 lag_after_sleep(s64 lag, s64 progress, u64 weight)
 /*
  * The kernel's watchdog ends any scheduler that lets a runnable task wait for
  * its time limit, even where the weights entitle others to that. A task that
- * would wait for longer than a quarter of the limit is therefore also served
+ * would wait for longer than an eighth of the limit is therefore also served
  * by the clock on the wall. Wait of a task whose deadline lies `ahead` of V.
  */
 POLICY bool waits_too_long(u64 ahead_ns, u64 queue_weight, u64 watchdog_ns)

@@ -17,7 +17,7 @@
 	X(DUE, due, "light tasks served by the clock on the wall, before their deadline") \
 	X(THROTTLED, throttled, "tasks that had to wait for their group's quota") \
 	X(UNTHROTTLED, unthrottled, "tasks that came back from there") \
-	X(ON_DEBT, on_debt, "of these, without quota, only to satisfy the watchdog") \
+	X(ON_DEBT, on_debt, "tasks that came back without quota, only to satisfy the watchdog") \
 	X(GIVEN, given, "tasks handed to a lighter CPU, for fairness across CPUs") \
 	X(EVENED, evened, "waiting tasks taken over from a heavier CPU") \
 	X(TIMERS, timers, "slice timers armed") \

@@ -8,7 +8,7 @@
 
 #define SIDE_COUNTERS(X) \
 	X(DIRECT, direct, "tasks woken straight onto an idle vCPU") \
-	X(RESCUED, rescued, "of these, from a vCPU that the host had preempted") \
+	X(RESCUED, rescued, "tasks pulled from a vCPU that the host had preempted") \
 	X(PUSHED, pushed, "running tasks moved to a stronger vCPU") \
 	X(STEERED, steered, "wake-ups sent to a better vCPU than the previous one") \
 	X(DECLINED, declined, "waiting tasks that a weak idle vCPU left where they are served sooner") \

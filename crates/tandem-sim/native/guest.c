@@ -45,7 +45,7 @@ static s32 anybody_idle(struct task_struct *p, struct task_state *t, struct cpu_
 void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next, u32 speed)
 {
 	struct cpu_domain *d = bpf_map_lookup_elem(&domains, &cpu);
-	struct cpu_state *c = bpf_map_lookup_elem(&cpus, &cpu);
+	struct cpu_state *c = cpu_state(cpu);
 
 	if (c) {
 		c->online = true;
@@ -83,14 +83,28 @@ void sim_set_techniques(u32 harvest, bool bvs, bool rwc, bool dedicate, u32 left
 	*(volatile bool *)&dedicate_enabled = dedicate;
 }
 
-/* Sum of a counter over all CPUs. */
-u64 sim_counter(u32 id)
+#define COUNTER_NAME(id, name, text) #name,
+static const char *const counter_names[] = { CORE_COUNTERS(COUNTER_NAME) SIDE_COUNTERS(COUNTER_NAME) };
+
+static bool same(const char *a, const char *b)
+{
+	for (; *a && *a == *b; a++, b++)
+		;
+	return *a == *b;
+}
+
+/* Sum of a counter over all CPUs, by its name; ~0: there is none of that name. */
+u64 sim_counter(const char *name)
 {
 	u64 sum = 0;
-	u32 cpu;
+	u32 cpu, id;
 
-	for (cpu = 0; cpu < nr_cpu_ids && id < NR_COUNTERS; cpu++) {
-		struct cpu_state *c = bpf_map_lookup_elem(&cpus, &cpu);
+	for (id = 0; id < NR_COUNTERS && !same(counter_names[id], name); id++)
+		;
+	if (id == NR_COUNTERS)
+		return ~0ULL;
+	for (cpu = 0; cpu < nr_cpu_ids; cpu++) {
+		struct cpu_state *c = cpu_state(cpu);
 
 		if (c)
 			sum += c->counters[id];

@@ -14,7 +14,7 @@ use image::Image;
 use maps::{Kind, Map, Shape};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void, CStr};
 use std::ptr;
 
 include!(concat!(env!("OUT_DIR"), "/native/maps.rs"));
@@ -211,7 +211,7 @@ struct Functions {
     set_key: extern "C" fn(Task, u64),
     set_queued: extern "C" fn(Task, bool),
     add_run_time: extern "C" fn(Task, u64),
-    counter: extern "C" fn(u32) -> u64,
+    counter: extern "C" fn(*const c_char) -> u64,
     write_page: extern "C" fn(*mut c_void, u64, u32, bool),
 }
 
@@ -537,10 +537,10 @@ impl Policy {
         (self.state.functions.set_queued)(self.task(task), queued);
     }
 
-    /// An event counter of the policy, by its number (`enum counter` in `bpf/core/intf.h`).
-    pub fn counter(&mut self, id: u32) -> u64 {
+    /// An event counter of the policy, by its name (`counters.h` of its parts).
+    pub fn counter(&mut self, name: &CStr) -> Option<u64> {
         let counter = self.state.functions.counter;
-        self.with(0, |_| counter(id))
+        Some(self.with(0, |_| counter(name.as_ptr()))).filter(|sum| *sum != u64::MAX)
     }
 
     /// What stands in a vCPU's paravirtual page. Its guest has booted: the vCPU has been entered before.
@@ -784,6 +784,7 @@ mod tests {
         let task = one.add_task(&new).unwrap();
         one.select_cpu(0, task, 0, kernel::WAKE_TTWU);
         assert!(one.kernel().tasks[task].direct.is_some(), "an idle CPU takes it at once");
-        assert_eq!((one.counter(0), other.counter(0)), (1, 0));
+        assert_eq!((one.counter(c"direct"), other.counter(c"direct")), (Some(1), Some(0)));
+        assert_eq!(one.counter(c"no such counter"), None);
     }
 }
