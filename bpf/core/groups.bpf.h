@@ -18,18 +18,35 @@
 /* How often scales are recomputed: while they change, and at most. */
 #define REFRESH_MIN_NS (2 * NSEC_PER_MSEC_)
 #define REFRESH_MAX_NS (32 * NSEC_PER_MSEC_)
+/* A refresh may take this part of a CPU's time. */
+#define REFRESH_PART 32
 /* So late a timer does not come: it was lost with its CPU. */
 #define TIMER_LOST_NS (250 * NSEC_PER_MSEC_)
 /* The kernel's weight of a cpu.idle group. */
 #define IDLE_GROUP_WEIGHT 3
 
-/* Sum of the own weights of a group's runnable tasks, by the CPU on which they became so or ceased to be. */
+/*
+ * Sums of the own weights of a group's runnable tasks, one for so many CPUs on which they became so or ceased to be: with few
+ * CPUs one each, so that nobody else writes there; with many not one each, or the refresh would take for ever.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, MAX_GROUPS);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_LOAD_CELLS * MAX_GROUPS);
 	__type(key, u32);
 	__type(value, s64);
 } group_load SEC(".maps");
+
+static __always_inline s64 *load_cell(u32 group, u32 cell)
+{
+	u32 key = cell * MAX_GROUPS + group;
+
+	return bpf_map_lookup_elem(&group_load, &key);
+}
+
+static __always_inline u32 nr_load_cells(void)
+{
+	return nr_cpu_ids < MAX_LOAD_CELLS ? nr_cpu_ids : MAX_LOAD_CELLS;
+}
 
 /* cgroup id -> number of the record. */
 struct {
@@ -127,10 +144,10 @@ COLD int activate(u32 group, u64 now)
 
 static __always_inline void count_load(u32 group, s64 weight)
 {
-	s64 *cell = bpf_map_lookup_elem(&group_load, &group);
+	s64 *cell = load_cell(group, bpf_get_smp_processor_id() % MAX_LOAD_CELLS);
 
 	if (cell)
-		*cell += weight;
+		__sync_fetch_and_add(cell, weight);
 }
 
 static __always_inline void group_runnable(struct task_struct *p, struct task_state *t)
@@ -158,10 +175,10 @@ static __always_inline void group_quiescent(struct task_state *t)
 COLD u64 sum_load(u32 group)
 {
 	s64 sum = 0;
-	u32 cpu;
+	u32 i;
 
-	bpf_for(cpu, 0, nr_cpu_ids) {
-		s64 *cell = bpf_map_lookup_percpu_elem(&group_load, &group, cpu);
+	bpf_for(i, 0, nr_load_cells()) {
+		s64 *cell = load_cell(group, i);
 
 		if (cell)
 			sum += *cell;
@@ -260,7 +277,7 @@ COLD u32 refresh_all(u32 pass, u64 now)
 
 static int refresh(void *map, u32 *key, struct one_timer *t)
 {
-	u64 now = k_now(), interval;
+	u64 now = k_now(), began_ns = bpf_ktime_get_ns(), interval;
 	u32 changes, word;
 	bool any = false;
 
@@ -282,6 +299,8 @@ static int refresh(void *map, u32 *key, struct one_timer *t)
 	if (!any)
 		return 0;
 	interval = changes ? REFRESH_MIN_NS : min_u64(refresh_interval_ns * 2, REFRESH_MAX_NS);
+	/* With thousands of active groups it takes its time, and shall not take more than a small part of the CPU's. */
+	interval = max_u64(interval, REFRESH_PART * (bpf_ktime_get_ns() - began_ns));
 	interval = max_u64(interval, REFRESH_MIN_NS);
 	refresh_interval_ns = interval;
 	refresh_at_ns = now + interval;
@@ -314,7 +333,7 @@ static __always_inline u32 own_group_of(const struct cgroup *cgrp)
 /* A cgroup with the cpu controller appears. Returns the number of its record. */
 COLD u32 group_add(u64 id, u64 parent_id)
 {
-	u32 parent = group_by_id(parent_id), group = ROOT_GROUP, cpu;
+	u32 parent = group_by_id(parent_id), group = ROOT_GROUP, i;
 	struct group_state *g;
 
 	if (parent_id && bpf_map_pop_elem(&free_groups, &group)) {
@@ -334,8 +353,8 @@ COLD u32 group_add(u64 id, u64 parent_id)
 	g->parent = parent;
 	g->scale = TANDEM_SCALE_ONE;
 	g->weight = TANDEM_WEIGHT_NICE_0;
-	bpf_for(cpu, 0, nr_cpu_ids) {
-		s64 *cell = bpf_map_lookup_percpu_elem(&group_load, &group, cpu);
+	bpf_for(i, 0, nr_load_cells()) {
+		s64 *cell = load_cell(group, i);
 
 		if (cell)
 			*cell = 0;

@@ -6,6 +6,7 @@
 #ifndef TANDEM_CORE_HOTPLUG_BPF_H
 #define TANDEM_CORE_HOTPLUG_BPF_H
 
+#include "look.bpf.h"
 #include "side.bpf.h"
 #include "turn.bpf.h"
 
@@ -14,10 +15,11 @@
 #define HAND_BACK 32
 
 /* A CPU is about to go, or has gone: nobody is sent there, and its queues are everybody's. */
-static __always_inline void leaves(struct cpu_state *c)
+static __always_inline void leaves(struct cpu_state *c, u32 cpu)
 {
 	if (__sync_val_compare_and_swap(&c->online, 1, 0) == 1) {
 		c->left = 1;
+		cpu_is_gone(cpu, true);
 		__sync_fetch_and_add(&nr_offline, 1);
 	}
 	c->curr_class = CLASS_NONE;
@@ -41,7 +43,7 @@ COLD int look_for_leavers(u32 cpu)
 				break;
 			c = cpu_state(other);
 			if (c && c->online && other != cpu && !(active >> (bit & 63) & 1))
-				leaves(c);
+				leaves(c, other);
 		}
 	}
 	return 0;
@@ -97,21 +99,27 @@ static __always_inline bool take_from_leaver(u32 cpu, u64 queue)
 	return false;
 }
 
-/* Take one task from the queue of a CPU that is offline, or about to go. */
+/* Take one task from the queue of a CPU that is offline, or about to go. Nobody there clears its bit of those who may wait. */
 static __noinline bool take_orphan(s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);
-	u32 i;
+	u32 at = cpu, i;
 
 	if (!own)
 		return false;
-	bpf_for(i, 0, nr_cpu_ids) {
-		struct cpu_state *c = cpu_state(i);
+	bpf_for(i, 0, MAX_LOOK) {
+		s32 from = next_waiting(cpu, at, true);
+		struct cpu_state *c = cpu_state(from);
 
-		if (!c || c->online || !(c->tasks[0] + c->tasks[1]))
+		if (!c)
+			break;
+		at = from;
+		if (!(c->tasks[0] + c->tasks[1])) {
+			nobody_waits_at(from, c);
 			continue;
-		if (take_from_leaver(i, queue_of(i, CLASS_NORMAL)) || take_from_leaver(i, late_queue_of(i)) ||
-		    take_from_leaver(i, queue_of(i, CLASS_BEST_EFFORT))) {
+		}
+		if (take_from_leaver(from, queue_of(from, CLASS_NORMAL)) || take_from_leaver(from, late_queue_of(from)) ||
+		    take_from_leaver(from, queue_of(from, CLASS_BEST_EFFORT))) {
 			count(own, CNT_ORPHANS);
 			return true;
 		}
@@ -125,6 +133,7 @@ void BPF_STRUCT_OPS(core_cpu_online, s32 cpu)
 
 	if (!c || c->online)
 		return;
+	cpu_is_gone(cpu, false);
 	c->online = 1;
 	/* Whatever it had armed before it went. */
 	c->timer_at_ns = 0;
@@ -139,7 +148,7 @@ void BPF_STRUCT_OPS(core_cpu_offline, s32 cpu)
 	struct cpu_state *c = cpu_state(cpu);
 
 	if (c)
-		leaves(c);
+		leaves(c, cpu);
 }
 
 #endif

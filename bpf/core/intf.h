@@ -144,6 +144,7 @@ struct cpu_state {
 	 */
 	u32 looked;
 	u32 stayed;
+	u32 look_from;		/* where the next look at other CPUs begins (bpf/core/look.bpf.h) */
 	u64 move_slice_ns;
 	u64 move_key;
 	u64 move_queue;
@@ -162,6 +163,8 @@ struct cpu_slot {
 
 /* Most cgroups that have a record of their own; further ones share their parent's. */
 #define MAX_GROUPS 16384
+/* Sums of a group's load that several CPUs share, if there are more of them than this. */
+#define MAX_LOAD_CELLS 8
 #define NR_GROUP_WORDS (MAX_GROUPS / 64)
 /* No cgroup lies deeper: its path would be longer than the kernel's PATH_MAX of 4096. */
 #define MAX_DEPTH 2048

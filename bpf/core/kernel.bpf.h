@@ -260,6 +260,22 @@ static __always_inline bool k_any_idle(void)
 	return any;
 }
 
+/* An idle CPU that p may use, now this one, now that one; beyond all CPUs: there is none. */
+static __always_inline u32 k_any_idle_for(const struct task_struct *p)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	u32 cpu = bpf_cpumask_any_and_distribute(idle, p->cpus_ptr);
+
+	scx_bpf_put_idle_cpumask(idle);
+	return cpu;
+}
+
+/* Any CPU that p may use. */
+static __always_inline u32 k_any_allowed(const struct task_struct *p)
+{
+	return bpf_cpumask_any_distribute(p->cpus_ptr);
+}
+
 static __always_inline s32 k_current_pid(void)
 {
 	return bpf_get_current_task_btf()->pid;

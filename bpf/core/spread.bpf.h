@@ -8,6 +8,7 @@
 #define TANDEM_CORE_SPREAD_BPF_H
 
 #include "fair.bpf.h"
+#include "look.bpf.h"
 
 /* Waiting tasks that are looked at, at a time. */
 #define EVEN_LOOK 8
@@ -59,16 +60,18 @@ COLD int look_at(u32 cpu, u32 other, u64 now)
 static __always_inline void look_around(struct cpu_state *own, u32 cpu, u64 now)
 {
 	struct surroundings *s = &own->look;
-	u32 i;
+	u32 from = look_from(), i;
 
 	__builtin_memset(s, 0, sizeof(*s));
 	s->heaviest = -1;
 	s->slowest = -1;
 	s->own_load = load_of(own->hog_weight, side_capacity(own, now));
 	s->own_weight = own->hog_weight;
-	bpf_for(i, 0, nr_cpu_ids) {
-		if (i != cpu)
-			look_at(cpu, i, now);
+	bpf_for(i, 0, nr_looked()) {
+		u32 other = cpu_after(from, i);
+
+		if (other != cpu)
+			look_at(cpu, other, now);
 	}
 }
 
@@ -142,6 +145,7 @@ static __always_inline void join_to_move(struct task_struct *p, struct task_stat
 	own->move_key = t->deadline;
 	own->move_queue = queue_of(cpu, t->class);
 	own->move_stake = t->stake;
+	waits_at(cpu);
 }
 
 /*

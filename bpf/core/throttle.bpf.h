@@ -15,6 +15,7 @@
 #define TANDEM_CORE_THROTTLE_BPF_H
 
 #include "fair.bpf.h"
+#include "look.bpf.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -221,6 +222,7 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 	own->move_slice_ns = t->request_ns;
 	own->move_key = t->deadline;
 	own->move_queue = queue_of(to, t->class);
+	waits_at(to);
 out:
 	bpf_rcu_read_unlock();
 	bpf_task_release(task);

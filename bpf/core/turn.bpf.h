@@ -32,6 +32,7 @@ static __always_inline void put_in_order(struct task_struct *p, struct task_stat
 	u64 weight = max_u64(c->hog_weight, t->weight), most_ns = longest_wait_ns(p);
 
 	t->queued_at_ns = now;
+	waits_at(cpu);
 	if (t->class == CLASS_NORMAL && waits_too_long(ahead, weight, 8 * most_ns)) {
 		due = now + most_ns;
 		c->late_weight = weight;
@@ -178,19 +179,20 @@ static __always_inline void take_turn(struct task_struct *p, struct task_state *
 static __noinline s32 lightest_cpu(struct task_struct *p, s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);
+	u32 from = look_from(), i;
 	u64 least;
-	u32 i;
 
 	if (!p || !own)
 		return cpu;
 	least = own->weight[1];
-	bpf_for(i, 0, nr_cpu_ids) {
-		struct cpu_state *c = cpu_state(i);
+	bpf_for(i, 0, nr_candidates()) {
+		u32 other = candidate(p, from, i);
+		struct cpu_state *c = cpu_state(other);
 
-		if (!c || !c->online || !side_usable(c) || !k_allowed(p, i) || c->weight[1] >= least)
+		if (!c || !c->online || !side_usable(c) || !k_allowed(p, other) || c->weight[1] >= least)
 			continue;
 		least = c->weight[1];
-		cpu = i;
+		cpu = other;
 	}
 	return cpu;
 }

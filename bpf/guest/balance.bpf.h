@@ -37,26 +37,27 @@ static __always_inline bool would_take(struct cpu_state *c, s32 cpu, struct cpu_
 static __noinline s32 helper_for(struct task_struct *p, s32 from_cpu)
 {
 	struct cpu_state *from = cpu_state(from_cpu);
+	u32 first = look_from(), i;
 	u64 now = k_now();
 	s32 distant = -1;
-	u32 i;
 
 	if (!p || !from)
 		return -1;
-	bpf_for(i, 0, nr_cpu_ids) {
-		struct cpu_state *c = cpu_state(i);
+	bpf_for(i, 0, nr_candidates()) {
+		u32 cpu = candidate(p, first, i);
+		struct cpu_state *c = cpu_state(cpu);
 		bool far;
 
-		if (!c || i == (u32)from_cpu || !c->online || c->side.bans || !is_idle(c) || !k_allowed(p, i))
+		if (!c || cpu == (u32)from_cpu || !c->online || c->side.bans || !is_idle(c) || !k_allowed(p, cpu))
 			continue;
-		far = far_apart(from_cpu, i);
+		far = far_apart(from_cpu, cpu);
 		if (far && distant >= 0)
 			continue;
-		if (!would_take(c, i, from, from_cpu, waiting_normal(from_cpu, from), far, now))
+		if (!would_take(c, cpu, from, from_cpu, waiting_normal(from_cpu, from), far, now))
 			continue;
 		if (!far)
-			return i;
-		distant = i;
+			return cpu;
+		distant = cpu;
 	}
 	return distant;
 }
@@ -65,18 +66,24 @@ static __noinline bool take_normal_at(s32 cpu, bool far)
 {
 	struct cpu_state *own = cpu_state(cpu);
 	u64 now = k_now();
-	u32 i;
+	u32 at = cpu, i;
 
 	if (!own || own->side.bans)
 		return false;
-	bpf_for(i, 1, nr_cpu_ids) {
-		u32 from = cpu_after(cpu, i), waiting;
+	bpf_for(i, 0, MAX_LOOK) {
+		s32 from = next_waiting(cpu, at, false);
 		struct cpu_state *c = cpu_state(from);
 		bool inactive;
+		u32 waiting;
 
-		if (!c || far_apart(cpu, from) != far)
+		if (!c)
+			break;
+		at = from;
+		if (far_apart(cpu, from) != far)
 			continue;
 		waiting = waiting_normal(from, c);
+		if (!waiting)
+			nobody_waits_at(from, c);
 		if (!waiting || reserved(c, now))
 			continue;
 		inactive = off_pcpu(from, c, now);
@@ -107,15 +114,18 @@ static __always_inline bool take_normal(s32 cpu)
 static __noinline bool take_best_effort(s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);
-	u32 i;
+	u32 at = cpu, i;
 
 	if (!own)
 		return false;
-	bpf_for(i, 1, nr_cpu_ids) {
-		u32 from = cpu_after(cpu, i);
+	bpf_for(i, 0, MAX_LOOK) {
+		s32 from = next_waiting(cpu, at, false);
 		struct cpu_state *c = cpu_state(from);
 
-		if (c && waiting_best_effort(from, c) && k_take(queue_of(from, CLASS_BEST_EFFORT))) {
+		if (!c)
+			break;
+		at = from;
+		if (waiting_best_effort(from, c) && k_take(queue_of(from, CLASS_BEST_EFFORT))) {
 			count(own, CNT_PULLED);
 			return true;
 		}

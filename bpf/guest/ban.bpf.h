@@ -232,22 +232,23 @@ COLD s32 refuge(s32 pid)
 {
 	struct task_struct *p = bpf_task_from_pid(pid);
 	u64 now = k_now(), least = ~0ULL;
+	u32 from = look_from(), i;
 	s32 to = -1;
-	u32 i;
 
 	if (!p)
 		return -1;
 	if (!k_is_pinned(p)) {
-		bpf_for(i, 0, nr_cpu_ids) {
-			struct cpu_state *c = cpu_state(i);
+		bpf_for(i, 0, nr_candidates()) {
+			u32 cpu = candidate(p, from, i);
+			struct cpu_state *c = cpu_state(cpu);
 			u64 load;
 
-			if (!c || !c->online || c->side.bans || !k_allowed(p, i))
+			if (!c || !c->online || c->side.bans || !k_allowed(p, cpu))
 				continue;
 			load = load_of(c->weight[1], capacity(c, now));
 			if (load < least) {
 				least = load;
-				to = i;
+				to = cpu;
 			}
 		}
 	}

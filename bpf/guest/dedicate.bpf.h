@@ -51,7 +51,7 @@ static __always_inline bool take_lease(struct cpu_state *c, s32 pid, u64 now)
 static __noinline s32 own_vcpu(struct task_struct *p, struct task_state *t, s32 prev_cpu)
 {
 	struct cpu_state *c;
-	u32 fewest = ~0U, i;
+	u32 fewest = ~0U, from, i;
 	u64 now = k_now();
 	s32 to = prev_cpu;
 
@@ -61,8 +61,9 @@ static __noinline s32 own_vcpu(struct task_struct *p, struct task_state *t, s32 
 	if (c && owns(c, p->pid) && c->online && !c->side.bans && k_allowed(p, t->side.home))
 		return t->side.home;
 	end_lease(t, p->pid);
-	bpf_for(i, 0, nr_cpu_ids) {
-		u32 cpu = cpu_after(prev_cpu, i);
+	from = nr_cpu_ids <= MAX_LOOK ? prev_cpu : look_from();
+	bpf_for(i, 0, nr_candidates()) {
+		u32 cpu = candidate(p, from, i);
 
 		c = cpu_state(cpu);
 		if (!c || !c->online || c->side.bans || !k_allowed(p, cpu))

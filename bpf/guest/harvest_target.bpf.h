@@ -71,15 +71,16 @@ enum prospect {
 COLD u32 prospect_of(u32 cpu, s32 pid, u64 now)
 {
 	struct task_struct *p = bpf_task_from_pid(pid);
-	u32 best = PROSPECT_NONE, i;
+	u32 from = look_from(), best = PROSPECT_NONE, i;
 
 	if (!p)
 		return PROSPECT_NONE;
 	bpf_rcu_read_lock();
-	bpf_for(i, 0, nr_cpu_ids) {
-		struct cpu_state *c = cpu_state(i);
+	bpf_for(i, 0, nr_candidates()) {
+		u32 other = candidate(p, from, i);
+		struct cpu_state *c = cpu_state(other);
 
-		if (!c || i == cpu || !k_allowed(p, i) || !may_be_target(c) || !gain_at(cpu, i, now))
+		if (!c || other == cpu || !k_allowed(p, other) || !may_be_target(c) || !gain_at(cpu, other, now))
 			continue;
 		best = max_u64(best, rhythm_known(c, now) ? PROSPECT_KNOWN : PROSPECT_CALL);
 		if (best == PROSPECT_KNOWN)
@@ -95,22 +96,23 @@ COLD s32 one_to_learn(u32 cpu, s32 pid, u64 now)
 {
 	struct task_struct *p = bpf_task_from_pid(pid);
 	struct cpu_state *own = cpu_state(cpu);
+	u32 from = look_from(), i;
 	s32 found = -1;
-	u32 i;
 
 	if (!p)
 		return -1;
 	bpf_rcu_read_lock();
-	bpf_for(i, 0, nr_cpu_ids) {
-		struct cpu_state *c = cpu_state(i);
+	bpf_for(i, 0, nr_candidates()) {
+		u32 other = candidate(p, from, i);
+		struct cpu_state *c = cpu_state(other);
 
-		if (!c || !own || i == cpu || !is_idle(c) || rhythm_known(c, now) || !k_allowed(p, i))
+		if (!c || !own || other == cpu || !is_idle(c) || rhythm_known(c, now) || !k_allowed(p, other))
 			continue;
 		if (!may_be_target(c) || claimed(c, now) || share_of(c, now) >= TANDEM_CONTENDED_SHARE)
 			continue;
 		if (!harvest_learns(capacity(own, now), capacity(c, now), c->side.learned_at_ns ? now - c->side.learned_at_ns : now))
 			continue;
-		found = i;
+		found = other;
 		break;
 	}
 	bpf_rcu_read_unlock();
@@ -138,8 +140,8 @@ COLD int call_target(u32 cpu, s32 pid)
 	struct task_struct *p;
 	struct cpu_state *c = cpu_state(cpu), *target;
 	u64 now = k_now(), best = 0, gain;
+	u32 from = look_from(), i;
 	s32 to = -1;
-	u32 i;
 
 	if (c && c->side.harvest_learn >= 0)
 		return call_to_learn(c, cpu, now);
@@ -149,16 +151,18 @@ COLD int call_target(u32 cpu, s32 pid)
 	/* For the verifier, which also sees the timer set up from a program that may sleep. */
 	bpf_rcu_read_lock();
 	if (c && !k_is_pinned(p)) {
-		bpf_for(i, 0, nr_cpu_ids) {
-			target = cpu_state(i);
-			if (!target || i == cpu || i == (u32)c->side.harvest_to || !k_allowed(p, i))
+		bpf_for(i, 0, nr_candidates()) {
+			u32 other = candidate(p, from, i);
+
+			target = cpu_state(other);
+			if (!target || other == cpu || other == (u32)c->side.harvest_to || !k_allowed(p, other))
 				continue;
 			if (!may_be_target(target) || (claimed(target, now) && !claimed_by(target, cpu)))
 				continue;
-			gain = gain_at(cpu, i, now);
+			gain = gain_at(cpu, other, now);
 			if (gain > best) {
 				best = gain;
-				to = i;
+				to = other;
 			}
 		}
 	}

@@ -136,6 +136,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 		clear_queues(c, cpu);
 	if (!kept && (k_take(queue_of(cpu, CLASS_NORMAL)) || (c->late_due_ns && take_late(c, cpu))))
 		return;
+	nobody_waits_at(cpu, c);
 	/* Own queue is empty, or prev comes first in it. Is there somebody to help? */
 	if (!dedicate_enabled && (!kept || best_effort) && take_normal(cpu))
 		return;
@@ -176,6 +177,9 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 		return;
 	}
 	company = waiting_normal(cpu, c);
+	/* Whoever began to wait in the very moment in which the bit was cleared. */
+	if (company)
+		waits_at(cpu);
 	if (t->class == CLASS_BEST_EFFORT) {
 		if (company || request_done(t) || c->side.parked || !best_effort_allowed(c, cpu))
 			k_set_slice(p, 0);
@@ -327,6 +331,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 			return -EINVAL;
 		c->give_to = -1;
 		c->pull_from = -1;
+		c->look_from = i;
 		c->side.harvest_to = -1;
 		c->side.seen_at_ns = now;
 		c->side.seen_steal_ns = steal_of(i);

@@ -68,29 +68,31 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s32 prev_cpu, bool banned)
 {
 	u64 now = k_now(), best_cost = ~0ULL, work;
+	u32 from = look_from(), i;
 	const struct cpumask *idle;
 	s32 best = -1;
-	u32 i;
 
 	if (!p || !t)
 		return -1;
 	work = place_work_ns(t->mean_burst_ns, t->base_ns, base_request_ns);
 	idle = scx_bpf_get_idle_cpumask();
-	bpf_for(i, 0, nr_cpu_ids) {
-		struct cpu_state *c = cpu_state(i);
+	/* On a large machine the one where it was comes last. */
+	bpf_for(i, 0, nr_candidates() + (nr_cpu_ids > MAX_LOOK)) {
+		u32 cpu = i < MAX_LOOK + MASK_LOOKS ? candidate(p, from, i) : (u32)prev_cpu;
+		struct cpu_state *c = cpu_state(cpu);
 		u64 cost;
 
-		if (!c || !c->online || (nr_banned && allowed_here(t->class, c, i) == banned) || !k_allowed(p, i))
+		if (!c || !c->online || (nr_banned && allowed_here(t->class, c, cpu) == banned) || !k_allowed(p, cpu))
 			continue;
-		cost = cost_of(i, work, now);
+		cost = cost_of(cpu, work, now);
 		/* Somebody who was woken at the same time is on the way there; its work is booked when it runs. */
-		if (is_idle(c) && !c->queued_work && !bpf_cpumask_test_cpu(i, idle))
+		if (is_idle(c) && !c->queued_work && !bpf_cpumask_test_cpu(cpu, idle))
 			cost += work;
-		if (i != (u32)prev_cpu)
-			cost += move_cost_ns(far_apart(prev_cpu, i));
+		if (cpu != (u32)prev_cpu)
+			cost += move_cost_ns(far_apart(prev_cpu, cpu));
 		if (cost < best_cost) {
 			best_cost = cost;
-			best = i;
+			best = cpu;
 		}
 	}
 	scx_bpf_put_idle_cpumask(idle);
@@ -121,25 +123,25 @@ COLD u32 capacity_at_worst(u32 cpu, u64 now)
 static __noinline s32 stronger_idle_cpu(struct task_struct *p, s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);
+	u32 from = look_from(), best_cap, i;
 	u64 now = k_now();
-	u32 best_cap, i;
 	s32 best = -1;
 
 	if (!own || !p)
 		return -1;
 	best_cap = beside(at_its_speed(own, vcap_at_best(&own->side.model, now)), cpu);
-	bpf_for(i, 0, nr_cpu_ids) {
-		struct cpu_state *c = cpu_state(i);
-		u32 cap;
+	bpf_for(i, 0, nr_candidates()) {
+		u32 other = candidate(p, from, i), cap;
+		struct cpu_state *c = cpu_state(other);
 
-		if (!c || i == (u32)cpu || !c->online || !k_allowed(p, i))
+		if (!c || other == (u32)cpu || !c->online || !k_allowed(p, other))
 			continue;
 		if (c->side.bans || (!is_idle(c) && c->curr_class != CLASS_BEST_EFFORT))
 			continue;
-		cap = capacity_at_worst(i, now);
-		if (push_gains(best_cap, cap) && !k_waiting(queue_of(i, CLASS_NORMAL))) {
+		cap = capacity_at_worst(other, now);
+		if (push_gains(best_cap, cap) && !k_waiting(queue_of(other, CLASS_NORMAL))) {
 			best_cap = cap;
-			best = i;
+			best = other;
 		}
 	}
 	return best;

@@ -101,27 +101,61 @@ COLD u64 share_and_capacity_of(u32 cpu, u64 now)
 	return c && c->online ? (u64)share_of(c, now) << 32 | capacity(c, now) : ~0ULL;
 }
 
-/* Recompute the summary; at most once per window and vCPU. */
-COLD int summarise(u64 now)
+/* A round through all vCPUs, a look at a time: where it stands, and what it has seen so far. */
+struct {
+	u32 held;		/* somebody is at it */
+	u32 next;		/* vCPU */
+	u32 least_share;
+	u32 least_capacity;
+	u32 most_capacity;
+} survey;
+
+/* So often the bans of a large machine are reviewed, whose rounds follow each other closely. */
+#define REVIEW_EVERY_NS (10 * NSEC_PER_MSEC_)
+
+u64 reviewed_at_ns;
+
+static __always_inline void survey_ends(u64 now)
 {
-	u32 least_share = TANDEM_SCALE, lo = TANDEM_SCALE, hi = 0, i;
-
-	bpf_for(i, 0, nr_cpu_ids) {
-		u64 both = share_and_capacity_of(i, now);
-
-		if (both == ~0ULL)
-			continue;
-		least_share = min_u64(least_share, both >> 32);
-		lo = min_u64(lo, (u32)both);
-		hi = max_u64(hi, (u32)both);
-	}
-	contended = least_share < TANDEM_CONTENDED_SHARE;
+	contended = survey.least_share < TANDEM_CONTENDED_SHARE;
 	/* Somebody tells it after all. */
 	if (steal_untold && steal_accounted(bpf_get_smp_processor_id()))
 		steal_untold = 0;
-	uneven = push_gains(lo, hi);
-	if (rwc_enabled)
-		review_bans(now);
+	uneven = push_gains(survey.least_capacity, survey.most_capacity);
+	if (!rwc_enabled || (nr_cpu_ids > MAX_LOOK && now - reviewed_at_ns < REVIEW_EVERY_NS))
+		return;
+	reviewed_at_ns = now;
+	review_bans(now);
+}
+
+/* Go on with the summary; at most once per window and vCPU. On a small machine each time is a whole round. */
+COLD int summarise(u64 now)
+{
+	u32 i;
+
+	if (__sync_lock_test_and_set(&survey.held, 1))
+		return 0;
+	if (!survey.next) {
+		survey.least_share = TANDEM_SCALE;
+		survey.least_capacity = TANDEM_SCALE;
+		survey.most_capacity = 0;
+	}
+	bpf_for(i, 0, nr_looked()) {
+		u64 both = share_and_capacity_of(survey.next, now);
+
+		if (both != ~0ULL) {
+			survey.least_share = min_u64(survey.least_share, both >> 32);
+			survey.least_capacity = min_u64(survey.least_capacity, (u32)both);
+			survey.most_capacity = max_u64(survey.most_capacity, (u32)both);
+		}
+		survey.next = cpu_after(survey.next, 1);
+		if (!survey.next) {
+			survey_ends(now);
+			break;
+		}
+	}
+	barrier();
+	survey.held = 0;
 	return 0;
 }
 

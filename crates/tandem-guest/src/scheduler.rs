@@ -428,6 +428,8 @@ fn load<'a>(
         rodata.watchdog_ns = u64::from(open.struct_ops.tandem_guest().timeout_ms) * 1_000_000;
     }
     open.maps.cpus.set_max_entries(u32::try_from(nr_cpus)?)?;
+    let cells = u32::try_from(nr_cpus)?.min(intf::MAX_LOAD_CELLS);
+    open.maps.group_load.set_max_entries(cells * intf::MAX_GROUPS)?;
     open.maps.domains.set_max_entries(u32::try_from(nr_cpus)?)?;
     open.maps.slice_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
     open.maps.harvest_timers.set_max_entries(u32::try_from(nr_cpus)?)?;

@@ -2,6 +2,7 @@
 //! schedules tasks on them. Discrete events, nanoseconds, deterministic.
 
 pub mod catalog;
+pub mod cost;
 pub mod fair;
 pub mod hardware;
 pub mod machine;

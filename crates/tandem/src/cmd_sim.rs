@@ -94,6 +94,12 @@ enum Action {
     },
     /// Measure the simulator's own speed and memory
     Bench,
+    /// Measure what a decision of the guest scheduler costs on machines of 2 to 255 vCPUs with 10 to 3,000 active groups
+    Cost {
+        /// Measurements of each, of which the least counts
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+        repeat: u32,
+    },
 }
 
 impl SimCmd {
@@ -116,6 +122,7 @@ impl SimCmd {
             Action::Trace { file, perfetto, arm, seed } => trace(&file, &perfetto, arm.as_deref(), seed)?,
             Action::Validate { lab, page, effort } => return validate(&lab, page.as_deref(), &effort),
             Action::Bench => bench()?,
+            Action::Cost { repeat } => cost(repeat)?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -261,6 +268,45 @@ fn bench() -> anyhow::Result<()> {
             stage.machine.events() as f64 / 1e6 / wall,
             resident_mib()
         );
+    }
+    Ok(())
+}
+
+/// Sizes for which costs are shown, and the one that all are compared with.
+const COST_VCPUS: [usize; 5] = [2, 8, 32, 128, 255];
+const COST_GROUPS: [usize; 3] = [10, 300, 3000];
+const COST_COMPARED: usize = 8;
+
+fn cost(repeat: u32) -> anyhow::Result<()> {
+    println!(
+        "{:>7} {:>6} {:>12} {:>6} {:>12} {:>6}",
+        "groups",
+        "vCPUs",
+        "ns/decision",
+        format!("/{COST_COMPARED}"),
+        "us/refresh",
+        format!("/{COST_COMPARED}")
+    );
+    for groups in COST_GROUPS {
+        let mut rows = Vec::new();
+        for vcpus in COST_VCPUS {
+            let (mut decision, mut refresh) = (f64::INFINITY, f64::INFINITY);
+            for _ in 0..repeat {
+                let watch = tandem_sim::cost::measure(vcpus, groups)?;
+                decision = decision.min(watch.ns_per_decision());
+                refresh = refresh.min(watch.us_per_refresh());
+            }
+            rows.push((vcpus, decision, refresh));
+        }
+        let (_, per_decision, per_refresh) =
+            rows.iter().find(|row| row.0 == COST_COMPARED).copied().context("nothing to compare with")?;
+        for (vcpus, decision, refresh) in rows {
+            println!(
+                "{groups:>7} {vcpus:>6} {decision:>12.0} {:>6.2} {refresh:>12.1} {:>6.2}",
+                decision / per_decision,
+                refresh / per_refresh
+            );
+        }
     }
     Ok(())
 }

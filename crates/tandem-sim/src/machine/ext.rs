@@ -1,5 +1,6 @@
 //! sched_ext as the kernel does it (`kernel/sched/ext.c`): when a policy is asked, and what becomes of its answers.
 
+use std::time::Instant;
 use super::state::{Account, Resched, State};
 use super::Machine;
 use crate::queue::{Event, Ns};
@@ -102,7 +103,11 @@ impl Machine {
     fn policy<R>(&mut self, world: usize, cpu: usize, call: impl FnOnce(&mut Policy) -> R) -> Option<R> {
         let mut policy = self.worlds[world].policy.take()?;
         policy.kernel_mut().now = self.now;
+        let began = self.watch.map(|_| Instant::now());
         let result = call(&mut policy);
+        if let (Some(watch), Some(began)) = (&mut self.watch, began) {
+            watch.returned(began, policy.take_refreshed());
+        }
         self.worlds[world].policy = Some(policy);
         let ns = self.costs.bpf_ns;
         self.burden(world, cpu, Account::Policy, ns);
@@ -363,7 +368,7 @@ impl Machine {
         if next == prev {
             if next.is_none() {
                 // Idle as before, and free to be chosen again (`pick_task_idle()`).
-                self.policy(world, cpu, |policy| policy.kernel_mut().cpus[cpu].idle = true);
+                self.policy(world, cpu, |policy| policy.kernel_mut().idle.set(cpu, true));
             }
             return;
         }
@@ -388,6 +393,9 @@ impl Machine {
                 policy.running(cpu, number);
             }
         });
+        if let Some(watch) = self.watch.as_mut().filter(|_| number.is_some()) {
+            watch.decisions += 1;
+        }
         self.wake_if_woken(prev, cpu);
     }
 

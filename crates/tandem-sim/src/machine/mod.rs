@@ -11,6 +11,7 @@ mod placement;
 mod schedule;
 pub mod state;
 mod virt;
+mod watch;
 
 use crate::hardware::{Costs, Hardware};
 use crate::program::{Barrier, Condition, Device, Items, Lock, Mailbox, Requests};
@@ -18,6 +19,7 @@ use crate::queue::{Event, Irq, Ns, Queue};
 use crate::SimError;
 use state::{Account, Cpu, Done, Kind, Segment, State, Task, Work, World, ACCOUNTS};
 use std::collections::BTreeSet;
+pub use watch::Watch;
 
 /// Speeds are in 1024ths.
 const FULL_SPEED: u64 = 1024;
@@ -74,6 +76,8 @@ pub struct Machine {
     random: crate::random::Stream,
     /// Why the run cannot go on.
     failure: Option<SimError>,
+    /// What the policies cost, where that is to be measured.
+    pub watch: Option<Watch>,
 }
 
 /// Something that changes while the machine runs.
@@ -138,6 +142,7 @@ impl Machine {
             touched: BTreeSet::new(),
             random: crate::random::Stream::new(seed, "kernel", 0),
             failure: None,
+            watch: None,
         }
     }
 

@@ -1,16 +1,18 @@
 //! The kernel's own choice of idle CPUs (`kernel/sched/ext_idle.c`), in so far as policies can ask for it.
 
-use super::kernel::{has_bit, Kernel};
+use super::kernel::Kernel;
 use crate::hardware::Distance;
 
 impl Kernel {
     /// Takes the idle bit of a CPU. Was it set?
     pub fn test_and_clear_idle(&mut self, cpu: usize) -> bool {
-        self.cpus.get_mut(cpu).is_some_and(|c| std::mem::take(&mut c.idle))
+        let was = self.idle.has(cpu);
+        self.idle.set(cpu, false);
+        was
     }
 
     fn whole_core_idle(&self, cpu: usize) -> bool {
-        self.layout.siblings(cpu).filter(|c| *c < self.cpus.len()).all(|c| self.cpus[c].idle)
+        self.layout.siblings(cpu).filter(|c| *c < self.cpus.len()).all(|c| self.idle.has(c))
     }
 
     /// An idle CPU among those allowed, whole cores first, nearest to `near` first if that is given. It is taken.
@@ -21,7 +23,7 @@ impl Kernel {
         whole_core: bool,
     ) -> Option<usize> {
         let fits = |cpu: &usize| {
-            self.cpus[*cpu].idle && allowed(*cpu) && (!whole_core || self.whole_core_idle(*cpu))
+            allowed(*cpu) && (!whole_core || self.whole_core_idle(*cpu))
         };
         let reach = |cpu: &usize| {
             near.map_or(Distance::Same, |near| {
@@ -32,8 +34,8 @@ impl Kernel {
                 }
             })
         };
-        let found = (0..self.cpus.len()).filter(fits).min_by_key(|cpu| (reach(cpu), *cpu))?;
-        self.cpus[found].idle = false;
+        let found = self.idle.iter().filter(fits).min_by_key(|cpu| (reach(cpu), *cpu))?;
+        self.idle.set(found, false);
         Some(found)
     }
 
@@ -49,15 +51,15 @@ impl Kernel {
                 return (prev, true);
             }
             // The waker is about to make room, and somebody else is idle: no need to disturb that.
-            if self.cpus[here].local.is_empty() && self.cpus.iter().any(|c| c.idle) {
+            if self.cpus[here].local.is_empty() && self.idle.any() {
                 return (here, true);
             }
         }
         let mask = self.tasks[task].allowed.clone();
-        let allowed = move |cpu: usize| has_bit(&mask, cpu);
+        let allowed = move |cpu: usize| mask.has(cpu);
         if self.layout.threads > 1 {
-            if prev_allowed && self.cpus[prev].idle && self.whole_core_idle(prev) {
-                self.cpus[prev].idle = false;
+            if prev_allowed && self.idle.has(prev) && self.whole_core_idle(prev) {
+                self.idle.set(prev, false);
                 return (prev, true);
             }
             if let Some(cpu) = self.pick_idle(&allowed, Some(prev), true) {

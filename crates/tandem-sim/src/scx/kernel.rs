@@ -66,8 +66,8 @@ pub struct Insertion {
 pub struct ScxTask {
     /// CPU that it runs on, ran on last, or waits for.
     pub cpu: usize,
-    /// CPUs that it may use, a bit each.
-    pub allowed: Vec<u64>,
+    /// CPUs that it may use.
+    pub allowed: Mask,
     /// Where it is.
     pub place: Place,
     /// Insertion that its select_cpu() or enqueue() has asked for.
@@ -81,8 +81,6 @@ pub struct ScxTask {
 pub struct ScxCpu {
     /// Task that runs there.
     pub curr: Option<usize>,
-    /// Idle, and nobody has been sent there.
-    pub idle: bool,
     /// Tasks that run next.
     pub local: Dsq,
 }
@@ -146,10 +144,14 @@ pub struct Kernel {
     pub here: usize,
     /// CPUs.
     pub cpus: Vec<ScxCpu>,
+    /// CPUs that are idle, and to which nobody has been sent.
+    pub idle: Mask,
     /// Tasks.
     pub tasks: Vec<ScxTask>,
     /// Queues of the policy.
     pub dsqs: BTreeMap<u64, Dsq>,
+    /// CPU that a mask was last asked for one after.
+    pub distributed: usize,
     /// What the kernel believes of where its CPUs are.
     pub layout: Hardware,
     /// What to do when the callback has returned.
@@ -168,9 +170,48 @@ pub struct Kernel {
     pub dump: String,
 }
 
-/// Is a CPU in a mask?
-pub fn has_bit(mask: &[u64], cpu: usize) -> bool {
-    mask.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 != 0)
+/// A set of CPUs, a bit each. Its words do not move.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mask(Box<[u64]>);
+
+impl Mask {
+    /// Those of `cpus` that are named.
+    pub fn new(cpus: usize, named: impl IntoIterator<Item = usize>) -> Self {
+        let mut mask = Self(vec![0; cpus.div_ceil(64).max(1)].into_boxed_slice());
+        for cpu in named {
+            mask.set(cpu, true);
+        }
+        mask
+    }
+
+    /// Is a CPU among them?
+    pub fn has(&self, cpu: usize) -> bool {
+        self.0.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 != 0)
+    }
+
+    /// Puts a CPU in, or takes it out.
+    pub fn set(&mut self, cpu: usize, on: bool) {
+        if let Some(word) = self.0.get_mut(cpu / 64) {
+            *word = if on { *word | 1 << (cpu % 64) } else { *word & !(1 << (cpu % 64)) };
+        }
+    }
+
+    /// Are there any?
+    pub fn any(&self) -> bool {
+        self.0.iter().any(|word| *word != 0)
+    }
+
+    /// In rising order.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().enumerate().filter(|(_, word)| **word != 0).flat_map(|(at, word)| {
+            (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| at * 64 + bit)
+        })
+    }
+
+    /// Where its words stand.
+    pub fn as_ptr(&self) -> *const u64 {
+        self.0.as_ptr()
+    }
 }
 
 impl Kernel {
@@ -187,7 +228,7 @@ impl Kernel {
 
     /// May a task run on a CPU?
     pub fn may_use(&self, task: usize, cpu: usize) -> bool {
-        has_bit(&self.tasks[task].allowed, cpu)
+        self.tasks[task].allowed.has(cpu)
     }
 
     /// Something that the kernel does not forgive.
@@ -272,8 +313,8 @@ mod tests {
         let mut kernel = Kernel { layout: Hardware { cores: 2, ..Hardware::default() }, ..Kernel::default() };
         kernel.cpus = vec![ScxCpu::default(), ScxCpu::default()];
         kernel.tasks = vec![
-            ScxTask { allowed: vec![0b10], ..ScxTask::default() },
-            ScxTask { allowed: vec![0b11], ..ScxTask::default() },
+            ScxTask { allowed: Mask::new(2, [1]), ..ScxTask::default() },
+            ScxTask { allowed: Mask::new(2, [0, 1]), ..ScxTask::default() },
         ];
         kernel.dsqs.insert(7, Dsq::default());
         kernel

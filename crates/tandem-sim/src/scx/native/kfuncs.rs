@@ -58,10 +58,7 @@ fn index(key: *const c_void) -> usize {
 }
 
 fn has_cpu(mask: *const c_void, cpu: usize) -> bool {
-    if mask == scx_bpf_get_idle_cpumask() {
-        return state().kernel.cpus.get(cpu).is_some_and(|cpu| cpu.idle);
-    }
-    // SAFETY: other masks that policies have are those of tasks, with a bit for every CPU of the kernel.
+    // SAFETY: masks that policies have are those of tasks and that of idle CPUs, with a bit for every CPU of the kernel.
     cpu < state().kernel.cpus.len() && unsafe { *mask.cast::<u64>().add(cpu / 64) } >> (cpu % 64) & 1 != 0
 }
 
@@ -238,12 +235,14 @@ extern "C" fn bpf_strncmp(one: *const c_char, size: u32, other: *const c_char) -
 extern "C" fn bpf_timer_init(timer: *mut c_void, map: *const c_void, _flags: u64) -> i64 {
     // SAFETY: a map's symbol holds its number.
     let map = unsafe { map.cast::<u64>().read_unaligned() } as usize;
+    let number = state().timers.len();
+    state().timer_at.insert(timer as usize, number);
     state().timers.push(Timer { address: timer as usize, map, callback: 0, turn: 0, armed: false });
     0
 }
 
 fn timer_at(address: *mut c_void) -> Option<usize> {
-    state().timers.iter().position(|timer| timer.address == address as usize)
+    state().timer_at.get(&(address as usize)).copied()
 }
 
 extern "C" fn bpf_timer_set_callback(timer: *mut c_void, callback: *const c_void) -> i64 {
@@ -303,17 +302,53 @@ extern "C" fn bpf_cpumask_test_cpu(cpu: u32, mask: *const c_void) -> bool {
     has_cpu(mask, cpu as usize)
 }
 
-/// Stands for the mask of idle CPUs; `has_cpu` knows it.
-static IDLE: [u64; 16] = [0; 16];
-
 extern "C" fn scx_bpf_get_idle_cpumask() -> *const c_void {
-    ptr::from_ref(&IDLE).cast()
+    state().kernel.idle.as_ptr().cast()
 }
 
 extern "C" fn scx_bpf_put_idle_cpumask(_mask: *const c_void) {}
 
 extern "C" fn bpf_cpumask_empty(mask: *const c_void) -> bool {
-    !(0..state().kernel.cpus.len()).any(|cpu| has_cpu(mask, cpu))
+    let words = state().kernel.cpus.len().div_ceil(64);
+    // SAFETY: as above.
+    (0..words).all(|word| unsafe { *mask.cast::<u64>().add(word) } == 0)
+}
+
+/// A CPU of a mask, and of another one, if there is any: the kernel goes round, and so does this.
+fn any_of(mask: *const c_void, other: Option<*const c_void>) -> u32 {
+    let cpus = state().kernel.cpus.len();
+    let first = (state().kernel.distributed + 1) % cpus.max(1);
+    let words = cpus.div_ceil(64);
+    let mut found = cpus;
+    // The word that it begins in, it ends in as well.
+    for step in 0..=words {
+        let word = (first / 64 + step) % words;
+        // SAFETY: as above.
+        let mut bits = unsafe { *mask.cast::<u64>().add(word) };
+        if let Some(other) = other {
+            // SAFETY: as above.
+            bits &= unsafe { *other.cast::<u64>().add(word) };
+        }
+        if step == 0 {
+            bits &= u64::MAX << (first % 64);
+        }
+        if bits != 0 {
+            found = word * 64 + bits.trailing_zeros() as usize;
+            break;
+        }
+    }
+    if found < cpus {
+        state().kernel.distributed = found;
+    }
+    found as u32
+}
+
+extern "C" fn bpf_cpumask_any_distribute(mask: *const c_void) -> u32 {
+    any_of(mask, None)
+}
+
+extern "C" fn bpf_cpumask_any_and_distribute(mask: *const c_void, other: *const c_void) -> u32 {
+    any_of(mask, Some(other))
 }
 
 extern "C" fn scx_bpf_create_dsq(dsq: u64, _node: i32) -> i32 {
@@ -587,6 +622,8 @@ macro_rules! supply {
 
 supply!(
     bpf_cpumask_empty,
+    bpf_cpumask_any_distribute,
+    bpf_cpumask_any_and_distribute,
     bpf_cpumask_test_cpu,
     bpf_get_current_task_btf,
     bpf_get_smp_processor_id,

@@ -7,7 +7,7 @@ mod image;
 mod kfuncs;
 mod maps;
 
-use super::kernel::{Effect, Kernel, ScxCpu, ScxTask};
+use super::kernel::{Effect, Kernel, Mask, ScxCpu, ScxTask};
 use crate::hardware::Hardware;
 use crate::queue::Ns;
 use image::Image;
@@ -24,6 +24,9 @@ static GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest.so"));
 
 /// Maps that its daemon sizes to the number of CPUs.
 const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers", "harvest_timers"];
+
+/// Map of the timer that computes group weights anew.
+const REFRESH_TIMER: &str = "refresh_timer";
 
 /// A whole one, as the policy counts parts (`TANDEM_SCALE` in `policy/base.h`).
 const SCALE: f64 = 1024.0;
@@ -225,6 +228,8 @@ struct State {
     cgroups: Vec<Box<[u64]>>,
     pages: Vec<Box<[u64]>>,
     timers: Vec<Timer>,
+    /// Their numbers, by where they stand in a map.
+    timer_at: HashMap<usize, usize>,
     functions: Functions,
 }
 
@@ -242,6 +247,7 @@ pub struct Policy {
     image: Image,
     task_size: usize,
     cgroup_size: usize,
+    refreshed: bool,
 }
 
 impl std::fmt::Debug for Policy {
@@ -308,7 +314,8 @@ impl Policy {
         }
         let kernel = Kernel {
             now,
-            cpus: vec![ScxCpu { idle: true, ..ScxCpu::default() }; cpus],
+            cpus: vec![ScxCpu::default(); cpus],
+            idle: Mask::new(cpus, 0..cpus),
             layout: settings.layout.clone(),
             ..Kernel::default()
         };
@@ -321,11 +328,12 @@ impl Policy {
             cgroups: Vec::new(),
             pages: (0..cpus).map(|_| vec![0; page_size.div_ceil(8)].into_boxed_slice()).collect(),
             timers: Vec::new(),
+            timer_at: HashMap::new(),
             functions,
         };
         let timeout_ns = Ns::from(timeout_ms()) * 1_000_000;
         let mut policy =
-            Self { state: Box::new(state), ops, flags: flags(), timeout_ns, image, task_size, cgroup_size };
+            Self { state: Box::new(state), ops, flags: flags(), timeout_ns, image, task_size, cgroup_size, refreshed: false };
         policy.set_up(settings)?;
         Ok(policy)
     }
@@ -482,10 +490,8 @@ impl Policy {
             )
         };
         let task = self.state.tasks.len();
-        let mut mask = vec![0u64; allowed.len().div_ceil(64).max(1)];
-        for (cpu, _) in allowed.iter().enumerate().filter(|(_, ok)| **ok) {
-            mask[cpu / 64] |= 1 << (cpu % 64);
-        }
+        let named = allowed.iter().enumerate().filter(|(_, ok)| **ok).map(|(cpu, _)| cpu);
+        let mask = Mask::new(allowed.len(), named);
         let pid = task as i32 + 100;
         let mut memory = TaskMemory::new(task, self.task_size);
         let pointer = memory.pointer();
@@ -671,7 +677,7 @@ impl Policy {
 
     /// A CPU becomes idle, or stops being so.
     pub fn update_idle(&mut self, cpu: usize, idle: bool) {
-        self.state.kernel.cpus[cpu].idle = idle;
+        self.state.kernel.idle.set(cpu, idle);
         let address = self.ops[Op::UpdateIdle as usize];
         if address == 0 {
             return;
@@ -705,12 +711,18 @@ impl Policy {
         let m = &mut self.state.maps[map];
         let Some(mut key) = m.index_of(address) else { return };
         let Some(value) = m.cell(key as usize, 0) else { return };
+        self.refreshed = m.shape.name == REFRESH_TIMER;
         let Some(map) = self.image.address(&m.shape.name) else { return };
         // SAFETY: that is the type of callbacks; the value lies in the map, whose memory does not move.
         let call = unsafe {
             std::mem::transmute::<usize, extern "C" fn(*mut u8, *mut u32, *mut u64) -> i32>(callback)
         };
         self.with(cpu, |_| call(map, &mut key, value));
+    }
+
+    /// Was the last timer that fired the one of group weights? Forgotten when it has been asked.
+    pub fn take_refreshed(&mut self) -> bool {
+        std::mem::take(&mut self.refreshed)
     }
 
     /// What the policy tells of a task, for a report of what went wrong.

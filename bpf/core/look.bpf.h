@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Looking at other CPUs without looking at all of them.
+ *
+ * A machine with few CPUs is looked through as a whole. On a large one each look goes through MAX_LOOK CPUs, the next look
+ * of the same CPU through the next ones, and so on round and round; an idle CPU and any allowed one from the kernel's masks
+ * come on top. Waiting tasks are not left to chance: a bit map names the CPUs in whose queues somebody may wait, so that an
+ * idle CPU finds them wherever they are.
+ */
+#ifndef TANDEM_CORE_LOOK_BPF_H
+#define TANDEM_CORE_LOOK_BPF_H
+
+#include "state.bpf.h"
+
+/* Most CPUs that one look goes through. */
+#define MAX_LOOK 16
+/* Candidates from the kernel's masks that a look on a large machine ends with. */
+#define MASK_LOOKS 2
+
+/* CPUs that a look goes through, without those from masks. */
+static __always_inline u32 nr_looked(void)
+{
+	return nr_cpu_ids < MAX_LOOK ? nr_cpu_ids : MAX_LOOK;
+}
+
+/* The same with those. */
+static __always_inline u32 nr_candidates(void)
+{
+	return nr_cpu_ids <= MAX_LOOK ? nr_cpu_ids : MAX_LOOK + MASK_LOOKS;
+}
+
+/* First CPU of a look from here: the one after the last of the look before. Of a small machine always the first one. */
+static __always_inline u32 look_from(void)
+{
+	struct cpu_state *own = nr_cpu_ids > MAX_LOOK ? cpu_state(bpf_get_smp_processor_id()) : NULL;
+	u32 from;
+
+	if (!own)
+		return 0;
+	from = own->look_from;
+	own->look_from = cpu_after(from, MAX_LOOK);
+	return from;
+}
+
+/* Candidate number `i` of a look for a CPU that p may use; one beyond all CPUs if a mask has none. */
+static __always_inline u32 candidate(const struct task_struct *p, u32 from, u32 i)
+{
+	if (i < MAX_LOOK)
+		return cpu_after(from, i);
+	return i & 1 ? k_any_allowed(p) : k_any_idle_for(p);
+}
+
+/* 64 CPUs, on a cache line of their own. */
+struct waiting_word {
+	u64 waiting;
+	u64 gone;		/* those that have gone, or are about to, while the scheduler is loaded */
+	u64 unused[TANDEM_CACHE_LINE / sizeof(u64) - 2];
+};
+
+/* The kernel's largest NR_CPUS. A power of two. */
+#define NR_WAITING_WORDS (8192 / 64)
+
+/* CPUs in whose queues somebody may wait. Set before a task is put there, cleared by whoever finds that nobody is counted. */
+struct waiting_word waiting_cpus[NR_WAITING_WORDS];
+
+static __always_inline struct waiting_word *word_of(u32 cpu)
+{
+	return &waiting_cpus[cpu / 64 & (NR_WAITING_WORDS - 1)];
+}
+
+/* Somebody who has been counted at `cpu` is about to wait there. */
+static __always_inline void waits_at(u32 cpu)
+{
+	u64 *word = &word_of(cpu)->waiting, bit = 1ULL << (cpu & 63);
+
+	if (!(*word & bit))
+		__sync_fetch_and_or(word, bit);
+}
+
+/* Nobody was seen to wait at `cpu`. Whoever comes meanwhile has been counted before the bit is set. */
+static __always_inline void nobody_waits_at(u32 cpu, const struct cpu_state *c)
+{
+	u64 *word = &word_of(cpu)->waiting, bit = 1ULL << (cpu & 63);
+
+	if (!(*word & bit) || may_wait(c, CLASS_NORMAL) || may_wait(c, CLASS_BEST_EFFORT))
+		return;
+	__sync_fetch_and_and(word, ~bit);
+	if (may_wait(c, CLASS_NORMAL) || may_wait(c, CLASS_BEST_EFFORT))
+		__sync_fetch_and_or(word, bit);
+}
+
+static __always_inline void cpu_is_gone(u32 cpu, bool gone)
+{
+	u64 bit = 1ULL << (cpu & 63);
+
+	if (gone)
+		__sync_fetch_and_or(&word_of(cpu)->gone, bit);
+	else
+		__sync_fetch_and_and(&word_of(cpu)->gone, ~bit);
+}
+
+/* How far `other` is from `cpu`, round and round; the way back to itself is the longest. */
+static __always_inline u32 ring_distance(u32 cpu, u32 other)
+{
+	return other > cpu ? other - cpu : other + nr_cpu_ids - cpu;
+}
+
+/*
+ * The first CPU after `at`, round and round as seen from `cpu`, at which somebody may wait; -1: none up to itself.
+ * `gone`: of those that have gone.
+ */
+COLD s32 next_waiting(u32 cpu, u32 at, bool gone)
+{
+	u32 words = (nr_cpu_ids + 63) / 64, first = cpu_after(at, 1), word = first / 64, i;
+
+	bpf_for(i, 0, words + 1) {
+		struct waiting_word *w = word_of(word * 64);
+		u64 cpus = gone ? w->waiting & w->gone : w->waiting;
+		u32 found;
+
+		/* The word that it begins in, it ends in as well. */
+		if (i == 0)
+			cpus &= ~0ULL << (first & 63);
+		if (cpus) {
+			found = word * 64 + __builtin_ctzll(cpus);
+			if (found >= nr_cpu_ids || found == cpu || (at != cpu && ring_distance(cpu, found) <= ring_distance(cpu, at)))
+				return -1;
+			return found;
+		}
+		word = word + 1 < words ? word + 1 : 0;
+	}
+	return -1;
+}
+
+#endif

@@ -1,0 +1,73 @@
+//! What a decision of the guest scheduler costs as machines and trees of groups grow: the native build, on this computer.
+
+use crate::machine::Watch;
+use crate::runner::MOST_EVENTS;
+use crate::scenario::Scenario;
+use crate::SimError;
+
+/// Simulated time of a measurement, seconds.
+const DURATION_S: f64 = 0.6;
+
+/// Share of its vCPUs that the load keeps busy.
+const BUSY: f64 = 0.7;
+
+/// For how long a task works at a time, microseconds, unless its group would be quiet for too long between.
+const RUN_US: f64 = 300.0;
+
+/// So soon each task comes again, microseconds: its group stays active (`TANDEM_GROUP_LINGER_NS` is 8 ms).
+const AGAIN_US: f64 = 6000.0;
+
+/// A guest whose every second vCPU is contended, with tasks that work and sleep in turns, spread over groups.
+fn scenario(vcpus: usize, groups: usize) -> String {
+    let tasks = (3 * vcpus).max(groups);
+    let most_us = AGAIN_US * BUSY * vcpus as f64 / tasks as f64;
+    let run_us = RUN_US.min(most_us);
+    let sleep_us = run_us * tasks as f64 / (BUSY * vcpus as f64) - run_us;
+    let kinds: Vec<String> = (0..groups)
+        .map(|group| {
+            let members = tasks / groups + usize::from(group < tasks % groups);
+            format!(
+                "\"g{group}\": {{\"instance\": {members}, \"loop\": -1, \"x_group\": \"g{group}\", \
+                 \"run\": {{\"x_dist\": \"lognormal\", \"mean\": {run_us:.3}, \"cv\": 0.5}}, \
+                 \"sleep\": {{\"x_dist\": \"lognormal\", \"mean\": {sleep_us:.3}, \"cv\": 0.5}}}}"
+            )
+        })
+        .collect();
+    let pins: Vec<String> = (0..vcpus).map(|cpu| format!("[{cpu}]")).collect();
+    let contended: Vec<String> = (0..vcpus).step_by(2).map(|cpu| cpu.to_string()).collect();
+    format!(
+        "name = \"cost\"\ntitle = \"cost\"\nduration_s = {DURATION_S}\n[hardware]\ncores = {vcpus}\n\
+         [[vm]]\nname = \"a\"\nvcpus = {vcpus}\npins = [{}]\n\
+         [[contention]]\ncpus = [{}]\non_us = 2000\noff_us = 3000\nany_phase = true\n\
+         [[workload]]\nname = \"load\"\nin = \"a\"\ntext = '''{{\"tasks\": {{{}}}}}'''\n\
+         [[arm]]\nname = \"tandem\"\nguest = {{ scheduler = \"tandem\", tick_ms = 4.0 }}\n\
+         [[metric]]\nname = \"rounds\"\nworkload = \"load\"\nwhat = \"rounds\"\n",
+        pins.join(", "),
+        contended.join(", "),
+        kinds.join(", ")
+    )
+}
+
+/// Measures.
+///
+/// # Errors
+/// The simulation fails.
+pub fn measure(vcpus: usize, groups: usize) -> Result<Watch, SimError> {
+    let mut stage = Scenario::parse(&scenario(vcpus, groups), "cost")?.stage(1)?;
+    stage.machine.watch = Some(Watch::start());
+    stage.machine.run(stage.end, MOST_EVENTS)?;
+    Ok(stage.machine.watch.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decisions_and_refreshes_are_counted() {
+        let watch = measure(4, 6).unwrap();
+        assert!(watch.decisions > 1000, "{watch:?}");
+        assert!(watch.refreshes > 10, "{watch:?}");
+        assert!(!watch.deciding.is_zero() && !watch.refreshing.is_zero());
+    }
+}
