@@ -207,7 +207,7 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	t->scale = g ? g->scale : TANDEM_SCALE_ONE;
 	t->weight = effective_weight(t->own_weight, t->scale);
 	custom = k_custom_slice(p);
-	t->base_ns = custom ? custom : side_request_ns(p, g, c);
+	t->base_ns = custom ? custom : side_request_ns(p, g);
 	i = class_index(t->class);
 	clock = clock_now(c, i, now);
 	if (t->left_cpu == cpu)

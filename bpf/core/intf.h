@@ -143,7 +143,8 @@ struct cpu_state {
 	 * the verifier; as local variables they would make each round a new one.
 	 */
 	u32 looked;
-	u32 stayed;
+	u32 let_go;		/* the same of a loop that a timer may run, which a tick interrupts */
+	u32 stayed;		/* in such a loop */
 	u32 look_from;		/* where the next look at other CPUs begins (bpf/core/look.bpf.h) */
 	u64 move_slice_ns;
 	u64 move_key;

@@ -21,7 +21,7 @@ static __always_inline u32 side_capacity(const struct cpu_state *c, u64 now);
 static __always_inline u64 side_stolen_ns(s32 cpu);
 
 /* CPU request of a task that has asked for none itself, ns. `g`: its group, or NULL. */
-static __always_inline u64 side_request_ns(const struct task_struct *p, const struct group_state *g, struct cpu_state *c);
+static __always_inline u64 side_request_ns(const struct task_struct *p, const struct group_state *g);
 
 /* May ordinary tasks be put on this CPU? (Affinity apart, and whether it is online.) */
 static __always_inline bool side_usable(const struct cpu_state *c);

@@ -337,7 +337,7 @@ static __always_inline s32 give_away(struct task_struct *p, struct task_state *t
 	if (k_is_pinned(p) || !k_allowed(p, to))
 		return cpu;
 	c->give_to = -1;
-	count(c, CNT_GIVEN);
+	count_task(CNT_GIVEN, p->pid);
 	return to;
 }
 

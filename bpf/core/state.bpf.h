@@ -188,7 +188,10 @@ static __always_inline bool far_apart(s32 one, s32 other)
 	return nr_llcs > 1 && llc_of(one) != llc_of(other);
 }
 
-/* `value`: for a trace. */
+/*
+ * A decision is counted in the record of the CPU that takes it (`c`, the one that this runs on), or counts would get lost.
+ * `value`: for a trace.
+ */
 static __always_inline void count_of(struct cpu_state *c, enum counter id, u64 value)
 {
 	c->counters[id]++;
@@ -198,6 +201,16 @@ static __always_inline void count_of(struct cpu_state *c, enum counter id, u64 v
 static __always_inline void count(struct cpu_state *c, enum counter id)
 {
 	count_of(c, id, 0);
+}
+
+/* A decision on the task `pid`, wherever it is taken. */
+static __always_inline void count_task(enum counter id, s32 pid)
+{
+	struct cpu_state *own = cpu_state(bpf_get_smp_processor_id());
+
+	if (own)
+		own->counters[id]++;
+	trace(id, pid, 0);
 }
 
 static __always_inline struct group_state *group_state(u32 group)

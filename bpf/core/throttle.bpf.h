@@ -148,7 +148,7 @@ static __noinline void throttle(struct task_struct *p, struct task_state *t, u32
 	}
 	leave(t, now);
 	t->throttled_at_ns = now;
-	count(c, CNT_THROTTLED);
+	count_task(CNT_THROTTLED, p->pid);
 	k_insert_ordered(p, throttle_queue_of(limit), TANDEM_REQUEST_MIN_NS, now - t->lag, enq_flags);
 	wake_throttled(limit, now);
 	if (own->throttled_limit && own->throttled_limit != limit)
@@ -252,10 +252,10 @@ COLD int readmitted(s32 pid, s32 cpu, u32 limit, u64 verdict, bool moved)
 		admission_done(t);
 		goto out;
 	}
-	own->looked++;
+	own->let_go++;
 	__sync_fetch_and_add(&g->throttled_ns, sub_floor_u64(now, t->throttled_at_ns));
 	t->throttled_at_ns = 0;
-	count(c, verdict == GO_ON_DEBT ? CNT_ON_DEBT : CNT_UNTHROTTLED);
+	count_task(verdict == GO_ON_DEBT ? CNT_ON_DEBT : CNT_UNTHROTTLED, pid);
 	if (to != cpu)
 		scx_bpf_kick_cpu(to, c->curr_class == CLASS_NONE ? SCX_KICK_IDLE : SCX_KICK_PREEMPT);
 out:
@@ -284,7 +284,7 @@ COLD u32 unthrottle(u32 limit, s32 cpu, u32 most)
 
 	if (!own)
 		return 0;
-	own->looked = 0;
+	own->let_go = 0;
 	own->stayed = 0;
 	/* For the verifier, which also sees the timer set up from a program that may sleep. */
 	bpf_rcu_read_lock();
@@ -293,13 +293,13 @@ COLD u32 unthrottle(u32 limit, s32 cpu, u32 most)
 		u64 verdict;
 		bool moved;
 
-		if (own->looked >= most + OVERDUE_MOST)
+		if (own->let_go >= most + OVERDUE_MOST)
 			break;
 		/* The iterator's task may not be handed to other functions: the verifier does not trust it. */
 		task = bpf_task_from_pid(p->pid);
 		if (!task)
 			continue;
-		verdict = readmit(p->pid, cpu, limit, own->looked >= most || own->stayed);
+		verdict = readmit(p->pid, cpu, limit, own->let_go >= most || own->stayed);
 		if (verdict == STAY || verdict == GONE) {
 			bpf_task_release(task);
 			if (verdict == STAY && (cpu >= 0 || own->stayed++ >= SIGNALS_LOOK))

@@ -165,7 +165,7 @@ COLD u32 ban(u32 cpu, u32 bans, u64 now)
 		if (bans & TANDEM_BAN_STRAGGLER) {
 			if (c->side.banned_at_ns)
 				c->side.trials_failed = trials_failed(c->side.trials_failed, sub_floor_u64(now, c->side.banned_at_ns));
-			count(c, CNT_STRAGGLERS);
+			count_task(CNT_STRAGGLERS, 0);
 		}
 		c->side.banned_at_ns = now;
 	}

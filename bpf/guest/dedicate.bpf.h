@@ -70,7 +70,7 @@ static __noinline s32 own_vcpu(struct task_struct *p, struct task_state *t, s32 
 			continue;
 		if (take_lease(c, p->pid, now)) {
 			t->side.home = cpu;
-			count(c, CNT_LEASES);
+			count_task(CNT_LEASES, p->pid);
 			return cpu;
 		}
 		if (c->tasks[1] < fewest) {

@@ -30,6 +30,7 @@ struct side_cpu {
 	u64 seen_inactive_ns;	/* when another CPU first found it inactive; 0: active (written by others) */
 	u64 look_due_ns;	/* when the look that comes next was to come; 0: at no certain time */
 	u64 tick_at_ns;		/* last tick of a busy CPU */
+	u32 observing;		/* a step of its time line is being taken */
 	u32 bans;		/* TANDEM_BAN_* (written by any CPU) */
 	u32 speed;		/* of its core, parts of TANDEM_SCALE of the fastest; 0: as fast (written by the daemon) */
 	u32 parked;		/* taken out of use by whom (TANDEM_PARKED_BY_*, written by the daemon) */

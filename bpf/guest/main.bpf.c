@@ -41,6 +41,7 @@
 #include "speed.bpf.h"
 #include "wake.bpf.h"
 #include "../core/dump.bpf.h"
+#include "../core/higher.bpf.h"
 #include "../core/life.bpf.h"
 #include "../core/run.bpf.h"
 #include "../core/tree_ops.bpf.h"
@@ -295,16 +296,6 @@ void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 	rests(c, cpu);
 }
 
-void BPF_STRUCT_OPS(guest_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
-{
-	struct cpu_state *c = cpu_state(cpu);
-
-	/* A higher class took the CPU: busy, but not with us. */
-	if (c)
-		c->curr_class = CLASS_NORMAL;
-	scx_bpf_reenqueue_local();
-}
-
 s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 {
 	u64 now = k_now();
@@ -363,7 +354,7 @@ SCX_OPS_DEFINE(tandem_guest,
 	       .update_idle		= (void *)guest_update_idle,
 	       .set_weight		= (void *)core_set_weight,
 	       .yield			= (void *)core_yield,
-	       .cpu_release		= (void *)guest_cpu_release,
+	       .cpu_release		= (void *)core_cpu_release,
 	       .cpu_online		= (void *)core_cpu_online,
 	       .cpu_offline		= (void *)core_cpu_offline,
 	       .init_task		= (void *)core_init_task,

@@ -17,11 +17,11 @@ static __always_inline u64 side_stolen_ns(s32 cpu)
 	return steal_of(cpu);
 }
 
-static __always_inline u64 side_request_ns(const struct task_struct *p, const struct group_state *g, struct cpu_state *c)
+static __always_inline u64 side_request_ns(const struct task_struct *p, const struct group_state *g)
 {
 	if (!task_hinted(p, g))
 		return base_request_ns;
-	count(c, CNT_HINTED);
+	count_task(CNT_HINTED, p->pid);
 	return min_u64(TANDEM_REQUEST_MIN_NS, base_request_ns);
 }
 

@@ -226,8 +226,7 @@ static __always_inline void learn_rhythm(struct cpu_state *c, s32 cpu, u64 now, 
 		phase_idle(&c->side.phase);
 }
 
-/* One step of this CPU's time line. To be called on that CPU. */
-static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum vcpu_was was)
+static __always_inline void observe_once(struct cpu_state *c, s32 cpu, u64 now, enum vcpu_was was)
 {
 	u64 steal = steal_of(cpu), elapsed, stolen;
 	bool overdue;
@@ -272,6 +271,18 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 		forget_others(cpu);
 	}
 	summarise(now);
+}
+
+/* One step of this CPU's time line. To be called on that CPU. A tick may interrupt a timer that is at it: that step is enough. */
+static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum vcpu_was was)
+{
+	if (c->side.observing)
+		return;
+	c->side.observing = 1;
+	barrier();
+	observe_once(c, cpu, now, was);
+	barrier();
+	c->side.observing = 0;
 }
 
 /* Since when is a vCPU that has work inactive, as far as this CPU can know? 0: it is active. */

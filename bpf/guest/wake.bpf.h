@@ -29,11 +29,8 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	} else if (bvs_enabled && (contended || uneven_cores || slow_cores || nr_banned) && t) {
 		cpu = cheapest_cpu(p, t, prev_cpu);
 		idle = scx_bpf_test_and_clear_cpu_idle(cpu);
-		if (cpu != prev_cpu) {
-			c = cpu_state(cpu);
-			if (c)
-				count(c, CNT_STEERED);
-		}
+		if (cpu != prev_cpu)
+			count_task(CNT_STEERED, p->pid);
 		/*
 		 * Straight to the local queue only where the vCPU is sure to
 		 * come: from there nobody could take the task back.
@@ -59,7 +56,7 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	/* Who waits there already would be passed over by a direct insertion, and so would a quota. */
 	if (idle && t && c && !is_fault_target(p) && !waiting_normal(cpu, c) &&
 	    !(nr_limits && exhausted(t->group, k_now()))) {
-		count(c, CNT_DIRECT);
+		count_task(CNT_DIRECT, p->pid);
 		k_insert_local(p, base_request_ns, 0);
 	}
 	return cpu;
@@ -99,7 +96,7 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 	deadline = burst >= TANDEM_LONG_BURST_NS ? t->deadline : t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
 	if (!wakeup_preempts(deadline, c->curr_deadline, curr_lead(c, now), sub_floor_u64(now, c->curr_since_ns), burst))
 		return false;
-	count(c, CNT_PREEMPTED);
+	count_task(CNT_PREEMPTED, p->pid);
 	return true;
 }
 
@@ -187,7 +184,7 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 		rejoin(p, t, cpu, now);
 	if (request_done(t))
 		renew_request(t, c);
-	count(c, CNT_QUEUED);
+	count_task(CNT_QUEUED, p->pid);
 	preempts = announce(p, t, c, cpu, enq_flags, now);
 	if (preempts && takes_over(p, t, c, cpu)) {
 		k_insert_local(p, remaining(t), enq_flags | SCX_ENQ_PREEMPT);

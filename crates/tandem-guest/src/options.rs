@@ -12,6 +12,8 @@ pub enum Fault {
     Stall,
     /// The scheduler ends itself with an error when such a task is queued.
     Error,
+    /// None; but the scheduler is loaded as on a kernel that has no `ops.cpu_release()` any more.
+    NoRelease,
 }
 
 /// A part of a technique that can be left out (`enum part` in `bpf/guest/intf.h`).

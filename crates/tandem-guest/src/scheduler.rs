@@ -421,7 +421,7 @@ fn load<'a>(
         rodata.dedicate_enabled = options.dedicate;
         rodata.hints_enabled = !hints.is_empty();
         rodata.fault = match options.fault {
-            Fault::None => intf::fault_FAULT_NONE,
+            Fault::None | Fault::NoRelease => intf::fault_FAULT_NONE,
             Fault::Stall => intf::fault_FAULT_STALL,
             Fault::Error => intf::fault_FAULT_ERROR,
         };
@@ -443,6 +443,11 @@ fn load<'a>(
     }
     if options.partial {
         ops.flags |= *scx_utils::compat::SCX_OPS_SWITCH_PARTIAL;
+    }
+    if options.fault == Fault::NoRelease || !scx_utils::compat::struct_has_field("sched_ext_ops", "cpu_release")?
+    {
+        open.struct_ops.tandem_guest_mut().cpu_release = std::ptr::null_mut();
+        open.progs.core_sched_switch.set_autoload(true);
     }
     let skel = scx_ops_load!(open, tandem_guest, uei)?;
     let there = 1u32.to_ne_bytes();

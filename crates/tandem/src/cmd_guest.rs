@@ -193,6 +193,7 @@ enum FaultArg {
     None,
     Stall,
     Error,
+    NoRelease,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -309,6 +310,7 @@ impl GuestCmd {
                 FaultArg::None => Fault::None,
                 FaultArg::Stall => Fault::Stall,
                 FaultArg::Error => Fault::Error,
+                FaultArg::NoRelease => Fault::NoRelease,
             },
         };
         tandem_guest::serve(&options)?;

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * A real-time or deadline task takes a CPU: whoever stands in the kernel's own queue there goes back into ours, where others
+ * find them.
+ *
+ * The kernel says so by ops.cpu_release(), which it calls deprecated since 6.19. It is used while there is one, for it costs
+ * nothing at any other switch; on kernels without it the daemon loads the program below it instead, which sees every switch.
+ */
+#ifndef TANDEM_CORE_HIGHER_BPF_H
+#define TANDEM_CORE_HIGHER_BPF_H
+
+#include "state.bpf.h"
+
+/* The kernel's MAX_RT_PRIO: below it are real-time and deadline tasks. */
+#define K_MAX_RT_PRIO 100
+
+/* Busy, but not with us. */
+static __always_inline void taken_by_higher_class(s32 cpu)
+{
+	struct cpu_state *c = cpu_state(cpu);
+
+	if (c)
+		c->curr_class = CLASS_NORMAL;
+}
+
+void BPF_STRUCT_OPS(core_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
+{
+	taken_by_higher_class(cpu);
+	scx_bpf_reenqueue_local();
+}
+
+SEC("?tp_btf/sched_switch")
+int BPF_PROG(core_sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	if (next->prio >= K_MAX_RT_PRIO || prev->prio < K_MAX_RT_PRIO)
+		return 0;
+	taken_by_higher_class(bpf_get_smp_processor_id());
+	scx_bpf_reenqueue_local_from_anywhere();
+	return 0;
+}
+
+#endif
