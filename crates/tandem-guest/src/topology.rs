@@ -188,7 +188,7 @@ impl Keeper {
         if cpus.len() < 2 {
             return Answer::Open;
         }
-        let mut threads = match Threads::on(&cpus) {
+        let mut threads = match Threads::beside_work(&cpus) {
             Ok(threads) => threads,
             Err(error) => {
                 log::debug!("topology: {error}");

@@ -104,6 +104,10 @@ pub struct Emulated {
     random: u64,
     /// Part of the measurements that is disturbed.
     pub disturbed: f64,
+    /// Most CPUs that a probe may keep busy at a time; none: all.
+    pub most_busy: Option<usize>,
+    /// How many it did.
+    pub busiest: usize,
 }
 
 impl Emulated {
@@ -125,6 +129,8 @@ impl Emulated {
             finished: VecDeque::new(),
             random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             disturbed: 0.01,
+            most_busy: None,
+            busiest: 0,
         };
         for (_, place, supply) in list {
             let left_ns = match supply {
@@ -350,6 +356,7 @@ impl Machine for Emulated {
             passes: 0.0,
             latency,
         });
+        self.busiest = self.busiest.max(2 * self.under_way.len());
     }
 
     fn wait(&mut self) -> Option<Outcome> {
@@ -361,6 +368,10 @@ impl Machine for Emulated {
 
     fn own_line_ns(&self) -> f64 {
         5.0
+    }
+
+    fn most_busy(&self) -> usize {
+        self.most_busy.unwrap_or(self.cpus.len())
     }
 }
 

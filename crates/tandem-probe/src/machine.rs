@@ -39,4 +39,8 @@ pub trait Machine {
     fn wait(&mut self) -> Option<Outcome>;
     /// Time of an undisturbed atomic operation on a line in the CPU's own cache, ns.
     fn own_line_ns(&self) -> f64;
+    /// Most CPUs that may be kept busy at a time; at least two.
+    fn most_busy(&self) -> usize {
+        self.cpus().len().max(2)
+    }
 }

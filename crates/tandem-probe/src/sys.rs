@@ -63,6 +63,8 @@ pub enum Policy {
     BestEffort,
     /// Before all ordinary tasks: SCHED_FIFO at its lowest priority.
     RealTime,
+    /// An ordinary task of nice -20.
+    First,
 }
 
 /// Sets the calling thread's policy.
@@ -73,6 +75,13 @@ pub fn set_policy(policy: Policy) -> Result<()> {
     let (number, sched_priority) = match policy {
         Policy::BestEffort => (libc::SCHED_IDLE, 0),
         Policy::RealTime => (libc::SCHED_FIFO, 1),
+        Policy::First => {
+            // SAFETY: no pointers; 0 is the calling thread.
+            if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) } != 0 {
+                return Err(Error::last_os_error());
+            }
+            return Ok(());
+        }
     };
     let param = libc::sched_param { sched_priority };
     // SAFETY: param outlives the call; 0 is the calling thread.

@@ -76,14 +76,29 @@ pub struct Threads {
     next: u64,
     started: Instant,
     own_line_ns: f64,
+    most_busy: usize,
 }
 
 impl Threads {
-    /// Starts a thread on each of these CPUs; those that cannot be used are left out.
+    /// Starts a thread on each of these CPUs, of real-time class; those that cannot be used are left out. For a machine that
+    /// is there to be measured: all its CPUs are busy at a time.
     ///
     /// # Errors
     /// No thread could be started at all.
     pub fn on(cpus: &[usize]) -> Result<Self, ProbeError> {
+        Self::start(cpus, sys::Policy::RealTime, cpus.len())
+    }
+
+    /// Likewise, for a machine that works meanwhile: ordinary threads of nice -20, and half of its CPUs at a time are left to
+    /// others (of three or less, none can be).
+    ///
+    /// # Errors
+    /// No thread could be started at all.
+    pub fn beside_work(cpus: &[usize]) -> Result<Self, ProbeError> {
+        Self::start(cpus, sys::Policy::First, (cpus.len() / 2).max(2))
+    }
+
+    fn start(cpus: &[usize], policy: sys::Policy, most_busy: usize) -> Result<Self, ProbeError> {
         let started = Instant::now();
         let (results, reports) = channel();
         let (ready, arrivals) = channel();
@@ -99,7 +114,7 @@ impl Threads {
                     let pinned = sys::pin_to(cpu);
                     let usable = pinned.is_ok();
                     // Without the right to it the probe is slower on a busy guest, not wrong.
-                    let _ = sys::set_policy(sys::Policy::RealTime);
+                    let _ = sys::set_policy(policy);
                     let asked_for = ready.send((cpu, pinned)).is_ok();
                     // Whoever waits for the last to arrive waits for this to be gone.
                     drop(ready);
@@ -154,6 +169,7 @@ impl Threads {
             next: 0,
             started,
             own_line_ns: own_line_ns(),
+            most_busy,
         })
     }
 
@@ -231,6 +247,10 @@ impl Machine for Threads {
 
     fn own_line_ns(&self) -> f64 {
         self.own_line_ns
+    }
+
+    fn most_busy(&self) -> usize {
+        self.most_busy
     }
 }
 

@@ -35,6 +35,21 @@ fn is_hpvm(topology: &Topology) -> bool {
 }
 
 #[test]
+fn a_machine_that_works_keeps_half_of_its_cpus() {
+    for seed in 1..=10 {
+        let mut all = Emulated::rcvm(seed);
+        probe(&mut all, 1000);
+        assert!(all.busiest > 6, "seed {seed}: nothing to limit");
+        let mut half = Emulated::rcvm(seed);
+        half.most_busy = Some(6);
+        let (topology, _) = probe(&mut half, 1000);
+        assert!(is_rcvm(&topology), "seed {seed}");
+        assert_eq!(validate(&mut half, &topology, 500 * MS).0, Verdict::Holds, "seed {seed}");
+        assert_eq!(half.busiest, 6, "seed {seed}");
+    }
+}
+
+#[test]
 fn the_originals_smaller_machine() {
     let (mut exact, mut slowest, mut validations) = (0, 0, Vec::new());
     for seed in 1..=50 {

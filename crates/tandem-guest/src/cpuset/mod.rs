@@ -96,7 +96,7 @@ fn stacks_of(online: &[usize]) -> Vec<Vec<usize>> {
         return Vec::new();
     }
     let probed =
-        Threads::on(online).and_then(|mut threads| vtop::full(&mut threads, TOPOLOGY.as_nanos() as u64));
+        Threads::beside_work(online).and_then(|mut threads| vtop::full(&mut threads, TOPOLOGY.as_nanos() as u64));
     match probed {
         Ok((topology, _)) => topology.stacked().cloned().collect(),
         Err(error) => {

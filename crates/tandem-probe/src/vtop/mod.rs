@@ -2,7 +2,7 @@
 //! (vSched, EuroSys'25, section 3.3).
 //!
 //! A full probe measures until nothing is left to learn or its time is over; a validation asks only as
-//! many pairs as would show a change. Both keep as many pairs busy at a time as there are CPUs free.
+//! many pairs as would show a change. Both keep as many pairs busy at a time as the machine allows.
 
 pub mod classes;
 pub mod evidence;
@@ -53,7 +53,7 @@ pub fn full(machine: &mut dyn Machine, budget_ns: u64) -> Result<(Topology, Effo
     let started = machine.now_ns();
     let own_line_ns = machine.own_line_ns();
     let mut knowledge = Knowledge::new(cpus);
-    let mut plan = Plan::new(cpus);
+    let mut plan = Plan::new(cpus, machine.most_busy());
     let mut effort = Effort::default();
     let mut classes = Classes::of(&[], own_line_ns);
     let mut deduced = knowledge.deduce(&classes);
@@ -114,6 +114,8 @@ pub fn validate(machine: &mut dyn Machine, known: &Topology, budget_ns: u64) -> 
     let mut knowledge = Knowledge::new(machine.cpus().len());
     let mut questions = known.questions(machine.cpus());
     let mut busy = vec![false; machine.cpus().len()];
+    let most_errands = (machine.most_busy() / 2).max(1);
+    let mut under_way = 0;
     let mut effort = Effort::default();
     let mut verdict = Verdict::Holds;
     loop {
@@ -121,12 +123,13 @@ pub fn validate(machine: &mut dyn Machine, known: &Topology, budget_ns: u64) -> 
         let mut waiting = Vec::new();
         for question in std::mem::take(&mut questions) {
             let (i, j) = question.pair;
-            if left == 0 || busy[i] || busy[j] {
+            if left == 0 || busy[i] || busy[j] || under_way >= most_errands {
                 waiting.push(question);
                 continue;
             }
             busy[i] = true;
             busy[j] = true;
+            under_way += 1;
             let first =
                 if question.stacked { LONGEST_LIMIT_NS / 2 } else { limit(&knowledge, question.pair) };
             machine.start(Errand { pair: question.pair, passes: PASSES, limit_ns: first.min(left) });
@@ -137,6 +140,7 @@ pub fn validate(machine: &mut dyn Machine, known: &Topology, budget_ns: u64) -> 
         let (i, j) = outcome.pair;
         busy[i] = false;
         busy[j] = false;
+        under_way -= 1;
         let evidence = knowledge.pair_mut(i, j);
         evidence.add(&outcome);
         match known.agrees(machine.cpus(), (i, j), evidence) {

@@ -7,13 +7,15 @@ use super::knowledge::{Deduced, Knowledge, Relation};
 /// Who is busy.
 pub(super) struct Plan {
     busy: Vec<bool>,
+    /// Most that may be.
+    most: usize,
     /// Where the search for partners begins: another pair each time, so that all meet all.
     turn: usize,
 }
 
 impl Plan {
-    pub(super) fn new(cpus: usize) -> Self {
-        Self { busy: vec![false; cpus], turn: 0 }
+    pub(super) fn new(cpus: usize, most: usize) -> Self {
+        Self { busy: vec![false; cpus], most, turn: 0 }
     }
 
     pub(super) fn done(&mut self, i: usize, j: usize) {
@@ -32,7 +34,11 @@ impl Plan {
         let cpus = self.busy.len();
         let full = deduced.full_cores();
         let mut pairs = Vec::new();
+        let mut free = self.most.saturating_sub(self.busy.iter().filter(|busy| **busy).count());
         for i in 0..cpus {
+            if free < 2 {
+                break;
+            }
             if self.busy[i] {
                 continue;
             }
@@ -57,6 +63,7 @@ impl Plan {
                 self.busy[i] = true;
                 self.busy[j] = true;
                 pairs.push((i, j));
+                free -= 2;
             }
         }
         // Adjacent numbers are siblings more often than not: they are asked first, then the rest in turn.
