@@ -2,7 +2,7 @@
 /*
  * Looking at other CPUs without looking at all of them.
  *
- * A machine with few CPUs is looked through as a whole. On a large one each look goes through MAX_LOOK CPUs, the next look
+ * A machine with few CPUs is looked through as a whole. On a large one each look goes through PART_LOOK CPUs, the next look
  * of the same CPU through the next ones, and so on round and round; an idle CPU and any allowed one from the kernel's masks
  * come on top. Waiting tasks are not left to chance: a bit map names the CPUs in whose queues somebody may wait, so that an
  * idle CPU finds them wherever they are.
@@ -12,21 +12,23 @@
 
 #include "state.bpf.h"
 
-/* Most CPUs that one look goes through. */
+/* Up to so many CPUs are all looked at. */
 #define MAX_LOOK 16
-/* Candidates from the kernel's masks that a look on a large machine ends with. */
+/* Of more than that so many at a time, */
+#define PART_LOOK 8
+/* and so many from the kernel's masks. */
 #define MASK_LOOKS 2
 
 /* CPUs that a look goes through, without those from masks. */
 static __always_inline u32 nr_looked(void)
 {
-	return nr_cpu_ids < MAX_LOOK ? nr_cpu_ids : MAX_LOOK;
+	return nr_cpu_ids <= MAX_LOOK ? nr_cpu_ids : PART_LOOK;
 }
 
 /* The same with those. */
 static __always_inline u32 nr_candidates(void)
 {
-	return nr_cpu_ids <= MAX_LOOK ? nr_cpu_ids : MAX_LOOK + MASK_LOOKS;
+	return nr_cpu_ids <= MAX_LOOK ? nr_cpu_ids : PART_LOOK + MASK_LOOKS;
 }
 
 /* First CPU of a look from here: the one after the last of the look before. Of a small machine always the first one. */
@@ -38,14 +40,14 @@ static __always_inline u32 look_from(void)
 	if (!own)
 		return 0;
 	from = own->look_from;
-	own->look_from = cpu_after(from, MAX_LOOK);
+	own->look_from = cpu_after(from, PART_LOOK);
 	return from;
 }
 
 /* Candidate number `i` of a look for a CPU that p may use; one beyond all CPUs if a mask has none. */
 static __always_inline u32 candidate(const struct task_struct *p, u32 from, u32 i)
 {
-	if (i < MAX_LOOK)
+	if (i < nr_looked())
 		return cpu_after(from, i);
 	return i & 1 ? k_any_allowed(p) : k_any_idle_for(p);
 }

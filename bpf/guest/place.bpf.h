@@ -78,7 +78,7 @@ static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s
 	idle = scx_bpf_get_idle_cpumask();
 	/* On a large machine the one where it was comes last. */
 	bpf_for(i, 0, nr_candidates() + (nr_cpu_ids > MAX_LOOK)) {
-		u32 cpu = i < MAX_LOOK + MASK_LOOKS ? candidate(p, from, i) : (u32)prev_cpu;
+		u32 cpu = i < nr_candidates() ? candidate(p, from, i) : (u32)prev_cpu;
 		struct cpu_state *c = cpu_state(cpu);
 		u64 cost;
 

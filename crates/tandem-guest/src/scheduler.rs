@@ -444,7 +444,8 @@ fn load<'a>(
     if options.partial {
         ops.flags |= *scx_utils::compat::SCX_OPS_SWITCH_PARTIAL;
     }
-    if options.fault == Fault::NoRelease || !scx_utils::compat::struct_has_field("sched_ext_ops", "cpu_release")?
+    if options.fault == Fault::NoRelease
+        || !scx_utils::compat::struct_has_field("sched_ext_ops", "cpu_release")?
     {
         open.struct_ops.tandem_guest_mut().cpu_release = std::ptr::null_mut();
         open.progs.core_sched_switch.set_autoload(true);

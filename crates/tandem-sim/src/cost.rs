@@ -36,7 +36,7 @@ fn scenario(vcpus: usize, groups: usize) -> String {
     let pins: Vec<String> = (0..vcpus).map(|cpu| format!("[{cpu}]")).collect();
     let contended: Vec<String> = (0..vcpus).step_by(2).map(|cpu| cpu.to_string()).collect();
     format!(
-        "name = \"cost\"\ntitle = \"cost\"\nduration_s = {DURATION_S}\n[hardware]\ncores = {vcpus}\n\
+        "name = \"cost\"\ntitle = \"cost\"\nduration_s = {DURATION_S}\nwarmup_s = 0.1\n[hardware]\ncores = {vcpus}\n\
          [[vm]]\nname = \"a\"\nvcpus = {vcpus}\npins = [{}]\n\
          [[contention]]\ncpus = [{}]\non_us = 2000\noff_us = 3000\nany_phase = true\n\
          [[workload]]\nname = \"load\"\nin = \"a\"\ntext = '''{{\"tasks\": {{{}}}}}'''\n\
@@ -53,7 +53,9 @@ fn scenario(vcpus: usize, groups: usize) -> String {
 /// # Errors
 /// The simulation fails.
 pub fn measure(vcpus: usize, groups: usize) -> Result<Watch, SimError> {
-    let mut stage = Scenario::parse(&scenario(vcpus, groups), "cost")?.stage(1)?;
+    let scenario = Scenario::parse(&scenario(vcpus, groups), "cost")?;
+    let mut stage =
+        scenario.arms().first().map_or_else(|| scenario.clone(), |arm| scenario.with(arm)).stage(1)?;
     stage.machine.watch = Some(Watch::start());
     stage.machine.run(stage.end, MOST_EVENTS)?;
     Ok(stage.machine.watch.unwrap_or_default())

@@ -99,6 +99,12 @@ enum Action {
         /// Measurements of each, of which the least counts
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
         repeat: u32,
+        /// Only this many vCPUs
+        #[arg(long, value_parser = clap::value_parser!(u16).range(2..=1024))]
+        vcpus: Option<u16>,
+        /// Only this many groups
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+        groups: Option<u16>,
     },
 }
 
@@ -122,7 +128,9 @@ impl SimCmd {
             Action::Trace { file, perfetto, arm, seed } => trace(&file, &perfetto, arm.as_deref(), seed)?,
             Action::Validate { lab, page, effort } => return validate(&lab, page.as_deref(), &effort),
             Action::Bench => bench()?,
-            Action::Cost { repeat } => cost(repeat)?,
+            Action::Cost { repeat, vcpus, groups } => {
+                cost(repeat, vcpus.map(usize::from), groups.map(usize::from))?
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -277,34 +285,34 @@ const COST_VCPUS: [usize; 5] = [2, 8, 32, 128, 255];
 const COST_GROUPS: [usize; 3] = [10, 300, 3000];
 const COST_COMPARED: usize = 8;
 
-fn cost(repeat: u32) -> anyhow::Result<()> {
+/// Costs by size. With one size given, only that is measured, and nothing is compared.
+fn cost(repeat: u32, vcpus: Option<usize>, groups: Option<usize>) -> anyhow::Result<()> {
+    let ratio = format!("/{COST_COMPARED}");
     println!(
-        "{:>7} {:>6} {:>12} {:>6} {:>12} {:>6}",
-        "groups",
-        "vCPUs",
-        "ns/decision",
-        format!("/{COST_COMPARED}"),
-        "us/refresh",
-        format!("/{COST_COMPARED}")
+        "{:>7} {:>6} {:>11} {:>12} {ratio:>6} {:>12} {ratio:>6}",
+        "groups", "vCPUs", "decisions", "ns/decision", "us/refresh"
     );
-    for groups in COST_GROUPS {
+    for groups in COST_GROUPS.iter().copied().filter(|_| groups.is_none()).chain(groups) {
         let mut rows = Vec::new();
-        for vcpus in COST_VCPUS {
-            let (mut decision, mut refresh) = (f64::INFINITY, f64::INFINITY);
+        for vcpus in COST_VCPUS.iter().copied().filter(|_| vcpus.is_none()).chain(vcpus) {
+            let (mut decision, mut refresh, mut decisions) = (f64::INFINITY, f64::INFINITY, 0);
             for _ in 0..repeat {
                 let watch = tandem_sim::cost::measure(vcpus, groups)?;
                 decision = decision.min(watch.ns_per_decision());
                 refresh = refresh.min(watch.us_per_refresh());
+                decisions = watch.decisions;
             }
-            rows.push((vcpus, decision, refresh));
+            rows.push((vcpus, decisions, decision, refresh));
         }
-        let (_, per_decision, per_refresh) =
-            rows.iter().find(|row| row.0 == COST_COMPARED).copied().context("nothing to compare with")?;
-        for (vcpus, decision, refresh) in rows {
+        let compared = rows.iter().find(|row| row.0 == COST_COMPARED).map(|row| (row.2, row.3));
+        for (vcpus, decisions, decision, refresh) in rows {
+            let over = |value: f64, other: Option<f64>| {
+                other.map_or_else(String::new, |other| format!("{:.2}", value / other))
+            };
             println!(
-                "{groups:>7} {vcpus:>6} {decision:>12.0} {:>6.2} {refresh:>12.1} {:>6.2}",
-                decision / per_decision,
-                refresh / per_refresh
+                "{groups:>7} {vcpus:>6} {decisions:>11} {decision:>12.0} {:>6} {refresh:>12.1} {:>6}",
+                over(decision, compared.map(|pair| pair.0)),
+                over(refresh, compared.map(|pair| pair.1))
             );
         }
     }

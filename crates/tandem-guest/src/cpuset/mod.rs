@@ -95,8 +95,8 @@ fn stacks_of(online: &[usize]) -> Vec<Vec<usize>> {
     if online.len() < 2 {
         return Vec::new();
     }
-    let probed =
-        Threads::beside_work(online).and_then(|mut threads| vtop::full(&mut threads, TOPOLOGY.as_nanos() as u64));
+    let probed = Threads::beside_work(online)
+        .and_then(|mut threads| vtop::full(&mut threads, TOPOLOGY.as_nanos() as u64));
     match probed {
         Ok((topology, _)) => topology.stacked().cloned().collect(),
         Err(error) => {

@@ -1,6 +1,5 @@
 //! sched_ext as the kernel does it (`kernel/sched/ext.c`): when a policy is asked, and what becomes of its answers.
 
-use std::time::Instant;
 use super::state::{Account, Resched, State};
 use super::Machine;
 use crate::queue::{Event, Ns};
@@ -10,6 +9,7 @@ use crate::scx::kernel::{
 };
 use crate::scx::{NewTask, Policy, Settings};
 use crate::SimError;
+use std::time::Instant;
 
 /// Rounds in which dispatch() may move tasks that then cannot run here (`SCX_DSP_MAX_LOOPS`).
 const MOST_ROUNDS: usize = 32;

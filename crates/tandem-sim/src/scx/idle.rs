@@ -22,9 +22,7 @@ impl Kernel {
         near: Option<usize>,
         whole_core: bool,
     ) -> Option<usize> {
-        let fits = |cpu: &usize| {
-            allowed(*cpu) && (!whole_core || self.whole_core_idle(*cpu))
-        };
+        let fits = |cpu: &usize| allowed(*cpu) && (!whole_core || self.whole_core_idle(*cpu));
         let reach = |cpu: &usize| {
             near.map_or(Distance::Same, |near| {
                 if self.layout.distance(near, *cpu) <= Distance::Cache {

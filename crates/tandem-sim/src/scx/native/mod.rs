@@ -332,8 +332,16 @@ impl Policy {
             functions,
         };
         let timeout_ns = Ns::from(timeout_ms()) * 1_000_000;
-        let mut policy =
-            Self { state: Box::new(state), ops, flags: flags(), timeout_ns, image, task_size, cgroup_size, refreshed: false };
+        let mut policy = Self {
+            state: Box::new(state),
+            ops,
+            flags: flags(),
+            timeout_ns,
+            image,
+            task_size,
+            cgroup_size,
+            refreshed: false,
+        };
         policy.set_up(settings)?;
         Ok(policy)
     }
@@ -402,7 +410,9 @@ impl Policy {
         Ok(())
     }
 
-    /// Runs something that calls into the policy, on a CPU of its kernel.
+    /// Runs something that calls into the policy, on a CPU of its kernel. A function of its own, so that a profiler that
+    /// counts instructions can tell the policy's from the simulator's.
+    #[inline(never)]
     fn with<R>(&mut self, cpu: usize, call: impl FnOnce(&[usize; OPS]) -> R) -> R {
         self.state.kernel.here = cpu;
         let state: *mut State = &mut *self.state;
