@@ -66,10 +66,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decisions_and_refreshes_are_counted() {
-        let watch = measure(4, 6).unwrap();
+    fn decisions_and_refreshes_are_counted() -> Result<(), SimError> {
+        let watch = measure(4, 6)?;
         assert!(watch.decisions > 1000, "{watch:?}");
         assert!(watch.refreshes > 10, "{watch:?}");
         assert!(!watch.deciding.is_zero() && !watch.refreshing.is_zero());
+        Ok(())
     }
 }
