@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn the_guide_explains_every_counter() {
-        let guide = std::fs::read_to_string("../../docs/GUEST.md").unwrap();
+        let guide = include_str!("../../../docs/GUEST.md");
         for (name, text) in COUNTERS {
             let row = format!("| {} | {text} |", in_words(name));
             assert!(guide.contains(&row), "docs/GUEST.md lacks {row:?}");

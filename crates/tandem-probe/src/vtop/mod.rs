@@ -114,8 +114,7 @@ pub fn validate(machine: &mut dyn Machine, known: &Topology, budget_ns: u64) -> 
     let mut knowledge = Knowledge::new(machine.cpus().len());
     let mut questions = known.questions(machine.cpus());
     let mut busy = vec![false; machine.cpus().len()];
-    let most_errands = (machine.most_busy() / 2).max(1);
-    let mut under_way = 0;
+    let most_busy = machine.most_busy().max(2);
     let mut effort = Effort::default();
     let mut verdict = Verdict::Holds;
     loop {
@@ -123,13 +122,12 @@ pub fn validate(machine: &mut dyn Machine, known: &Topology, budget_ns: u64) -> 
         let mut waiting = Vec::new();
         for question in std::mem::take(&mut questions) {
             let (i, j) = question.pair;
-            if left == 0 || busy[i] || busy[j] || under_way >= most_errands {
+            if left == 0 || busy[i] || busy[j] || plan::room(&busy, most_busy) < 2 {
                 waiting.push(question);
                 continue;
             }
             busy[i] = true;
             busy[j] = true;
-            under_way += 1;
             let first =
                 if question.stacked { LONGEST_LIMIT_NS / 2 } else { limit(&knowledge, question.pair) };
             machine.start(Errand { pair: question.pair, passes: PASSES, limit_ns: first.min(left) });
@@ -140,7 +138,6 @@ pub fn validate(machine: &mut dyn Machine, known: &Topology, budget_ns: u64) -> 
         let (i, j) = outcome.pair;
         busy[i] = false;
         busy[j] = false;
-        under_way -= 1;
         let evidence = knowledge.pair_mut(i, j);
         evidence.add(&outcome);
         match known.agrees(machine.cpus(), (i, j), evidence) {

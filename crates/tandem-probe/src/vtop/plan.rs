@@ -4,6 +4,11 @@ use super::classes::Classes;
 use super::is_open;
 use super::knowledge::{Deduced, Knowledge, Relation};
 
+/// How many more CPUs may be made busy, of which `most` may be.
+pub(super) fn room(busy: &[bool], most: usize) -> usize {
+    most.saturating_sub(busy.iter().filter(|busy| **busy).count())
+}
+
 /// Who is busy.
 pub(super) struct Plan {
     busy: Vec<bool>,
@@ -34,7 +39,7 @@ impl Plan {
         let cpus = self.busy.len();
         let full = deduced.full_cores();
         let mut pairs = Vec::new();
-        let mut free = self.most.saturating_sub(self.busy.iter().filter(|busy| **busy).count());
+        let mut free = room(&self.busy, self.most);
         for i in 0..cpus {
             if free < 2 {
                 break;
