@@ -40,7 +40,8 @@ bench: build ## Compare with other schedulers (built from the registry; SCX_CHEC
 	$(TANDEM) lab run bench --json $(TARGET)/tandem/bench.json
 	$(TANDEM) lab run bench-cost --json $(TARGET)/tandem/bench-cost.json
 
-soak: build ## The long torture: ten minutes of what make test does for 25 seconds
+soak: build ## Long: ten minutes of the torture that make test does for 25 seconds, and 100,000 interleavings of each kind
+	$(TANDEM) sim explore --runs 100000
 	@mkdir -p $(TARGET)/tandem
 	@sed 's/TORTURE_SECS:-25/TORTURE_SECS:-600/; s/^timeout_s = .*/timeout_s = 900/' experiments/test-torture.toml > $(TARGET)/tandem/soak.toml
 	$(TANDEM) lab run $(TARGET)/tandem/soak.toml

@@ -40,11 +40,24 @@
 #define TANDEM_CYCLE_NS (256 * NSEC_PER_MSEC_)
 /* Of a task that sleeps again soon. */
 #define TANDEM_REQUEST_SHORT_NS (100 * NSEC_PER_USEC_)
-/* Who has run for this long since it last slept will not sleep soon. */
-#define TANDEM_LONG_BURST_NS (8 * NSEC_PER_MSEC_)
-/* A running task is not preempted by a wake-up before it ran this long. */
-#define TANDEM_MIN_RUN_NS (700 * NSEC_PER_USEC_)
 #define TANDEM_TICK_NS (4 * NSEC_PER_MSEC_)
+
+/*
+ * A queue has a base request, what its tasks ask for at a time that ask for nothing themselves: 3 ms, or what a pool of CPUs is to
+ * have. Thresholds are parts of it.
+ *
+ * Who has run for this long since it last slept will not sleep soon: 8 ms for 3.
+ */
+POLICY u64 long_burst_ns(u64 base_ns)
+{
+	return base_ns * 8 / 3;
+}
+
+/* A running task is not preempted by a wake-up before it ran this long: 0.7 ms for 3. */
+POLICY u64 min_run_ns(u64 base_ns)
+{
+	return base_ns * 7 / 30;
+}
 
 /* The kernel's table of weights (nice -20 .. 19): one step of nice is 1.25 times. */
 POLICY u32 weight_of_nice(s32 nice)
@@ -117,11 +130,12 @@ POLICY u64 deadline_distance(u64 remaining_ns, u64 weight, u64 base_ns)
 
 /*
  * What a task is owed is carried as CPU time (ns), positive: owed to it. That
- * is the same under any weight and on any clock.
+ * is the same under any weight and on any clock. `request`: its own, or the
+ * queue's base request if that is more.
  */
 POLICY s64 lag_limit(u64 request)
 {
-	return (s64)(max_u64(request, TANDEM_REQUEST_NS) + TANDEM_TICK_NS);
+	return (s64)(request + TANDEM_TICK_NS);
 }
 
 /* CPU time owed to a task whose virtual time is v on a clock that shows V. */
@@ -208,13 +222,14 @@ POLICY bool waits_too_long(u64 ahead_ns, u64 queue_weight, u64 watchdog_ns)
  * Does a waking task take the CPU from the one that runs? Not before that has
  * run for a moment, unless it has had more than its share (`curr_lead`: how far
  * it is ahead of V; EEVDF calls it not eligible) and will not soon sleep by
- * itself (`curr_burst_ns`: what it has run since it last did).
+ * itself (`curr_burst_ns`: what it has run since it last did). `base_ns`: of the queue.
  */
-POLICY bool wakeup_preempts(u64 wakee_deadline, u64 curr_deadline, s64 curr_lead, u64 curr_ran_ns, u64 curr_burst_ns)
+POLICY bool wakeup_preempts(u64 wakee_deadline, u64 curr_deadline, s64 curr_lead, u64 curr_ran_ns, u64 curr_burst_ns,
+			    u64 base_ns)
 {
 	if (!time_before_ns(wakee_deadline, curr_deadline))
 		return false;
-	return curr_ran_ns >= TANDEM_MIN_RUN_NS || (curr_lead > 0 && curr_burst_ns >= TANDEM_LONG_BURST_NS);
+	return curr_ran_ns >= min_run_ns(base_ns) || (curr_lead > 0 && curr_burst_ns >= long_burst_ns(base_ns));
 }
 
 /*

@@ -14,6 +14,18 @@
 #include "quota.bpf.h"
 #include "side.bpf.h"
 
+/* Apart: following where the value comes from, the verifier of 6.16 meets a fault of its own (-EFAULT, __mark_chain_precision). */
+COLD u64 lag_base_of(u64 request_ns, u64 base_ns)
+{
+	return max_u64(request_ns, base_ns);
+}
+
+/* By which what a task is owed is limited. */
+static __always_inline u64 lag_base(const struct task_state *t, const struct cpu_state *c)
+{
+	return lag_base_of(t->request_ns, c->base_request_ns);
+}
+
 /* A new request. */
 static __always_inline void renew_request(struct task_state *t, struct cpu_state *c)
 {
@@ -192,6 +204,8 @@ static __always_inline void settle_move(struct task_state *t, struct cpu_state *
 	to->give_to = -1;
 }
 
+static __always_inline void leave(struct task_state *t, u64 now);
+
 static __always_inline void join(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu);
@@ -207,13 +221,13 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	t->scale = g ? g->scale : TANDEM_SCALE_ONE;
 	t->weight = effective_weight(t->own_weight, t->scale);
 	custom = k_custom_slice(p);
-	t->base_ns = custom ? custom : side_request_ns(p, g);
+	t->base_ns = custom ? custom : side_request_ns(p, g, c);
 	i = class_index(t->class);
 	clock = clock_now(c, i, now);
 	if (t->left_cpu == cpu)
 		t->lag = lag_after_sleep(t->lag, (s64)(clock - t->left_clock), t->weight);
 	/* On an empty queue nobody owes anybody anything. */
-	t->v = c->weight[i] ? v_on_join(clock, t->lag, t->request_ns, t->weight) : clock;
+	t->v = c->weight[i] ? v_on_join(clock, t->lag, lag_base(t, c), t->weight) : clock;
 	t->lag = 0;
 	stake = stake_of(cpu, i, t->weight);
 	__sync_fetch_and_add(&c->weight[i], stake_value(stake));
@@ -228,6 +242,9 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	/* Another CPU may have taken it off the queue meanwhile, before there was anything of this to give back. */
 	if (t->stake != stake)
 		give_back_extras(t);
+	/* Or it has ended, before there was anything at all. */
+	if (t->ended)
+		leave(t, now);
 	renew_request(t, c);
 	if (!custom && !t->burst_ns && !k_is_batch(p))
 		expect_little(t);
@@ -241,7 +258,7 @@ static __always_inline void leave(struct task_state *t, u64 now)
 	if (!stake || !c)
 		return;
 	t->left_clock = clock_now(c, stake_class(stake), now);
-	t->lag = lag_of(t->left_clock, t->v, t->weight, t->request_ns);
+	t->lag = lag_of(t->left_clock, t->v, t->weight, lag_base(t, c));
 	t->left_cpu = stake_cpu(stake);
 	give_back(t, stake);
 }
@@ -287,7 +304,7 @@ static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
 	t->scale = g->scale;
 	t->weight = effective_weight(t->own_weight, t->scale);
 	clock = c->clock[i];
-	t->v = v_reweighted(clock, t->v, old, t->weight, t->request_ns);
+	t->v = v_reweighted(clock, t->v, old, t->weight, lag_base(t, c));
 	if (c == cpu_state(cpu) &&
 	    __sync_val_compare_and_swap(&t->stake, stake, stake_of(cpu, stake_class(stake), t->weight)) == stake)
 		__sync_fetch_and_add(&c->weight[stake_class(stake)], t->weight - stake_value(stake));

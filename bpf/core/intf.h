@@ -103,6 +103,7 @@ struct cpu_state {
 
 	/* What this CPU writes, except where noted. */
 	u64 clock[NR_QUEUE_CLASSES];	/* V of each class */
+	u64 base_request_ns;	/* of tasks here that ask for nothing themselves (the side's choice) */
 
 	u64 curr_deadline;
 	u64 curr_v;		/* up to curr_charged_at_ns */

@@ -15,6 +15,7 @@ void BPF_STRUCT_OPS(core_runnable, struct task_struct *p, u64 enq_flags)
 	struct task_state *t = task_state(p);
 
 	if (t) {
+		t->ended = 0;
 		group_runnable(p, t);
 		t->mean_burst_ns = ewma_u64(t->mean_burst_ns, min_u64(t->burst_ns, TANDEM_BURST_MAX_NS), 2);
 		t->burst_ns = 0;
@@ -105,6 +106,8 @@ void BPF_STRUCT_OPS(core_disable, struct task_struct *p)
 	group_quiescent(t);
 	admission_done(t);
 	side_task_ends(p, t);
+	/* A full barrier: whoever puts it into a queue now sees this, or is seen below. */
+	__sync_lock_test_and_set(&t->ended, 1);
 	leave(t, k_now());
 	/* Of a race that was lost on the way here. */
 	give_back_extras(t);

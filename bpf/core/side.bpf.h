@@ -20,8 +20,8 @@ static __always_inline u32 side_capacity(const struct cpu_state *c, u64 now);
 /* Time since the boot for which `cpu` stood still with a task on it, ns: nobody is charged for that. To be called there. */
 static __always_inline u64 side_stolen_ns(s32 cpu);
 
-/* CPU request of a task that has asked for none itself, ns. `g`: its group, or NULL. */
-static __always_inline u64 side_request_ns(const struct task_struct *p, const struct group_state *g);
+/* CPU request on CPU `c` of a task that has asked for none itself, ns. `g`: its group, or NULL. */
+static __always_inline u64 side_request_ns(const struct task_struct *p, const struct group_state *g, const struct cpu_state *c);
 
 /* May ordinary tasks be put on this CPU? (Affinity apart, and whether it is online.) */
 static __always_inline bool side_usable(const struct cpu_state *c);

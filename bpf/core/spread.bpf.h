@@ -175,7 +175,7 @@ COLD u64 take_over(s32 pid, s32 cpu, u64 excess)
 	return weight;
 }
 
-/* It could not be moved after all. */
+/* It could not be moved after all. `cpu`: in whose record stands what it has joined. */
 COLD int not_taken_over(s32 pid, s32 cpu)
 {
 	struct task_struct *task = bpf_task_from_pid(pid);

@@ -37,6 +37,7 @@ struct task_state {
 	u32 admitted;		/* limited group that has let it go on and waits for its turn's end; 0: none (atomic, any CPU) */
 	u32 run_limit;		/* limited group that counts it as running; 0: none */
 	u32 class;		/* enum task_class */
+	u32 ended;		/* it has left the scheduler (atomic; another CPU may be about to move it) */
 	s32 left_cpu;
 	s32 run_cpu;		/* where it runs; -1: it does not */
 	s32 push_to;		/* where it shall go when it is switched out; -1: nowhere */
@@ -89,6 +90,7 @@ u32 limits_generation;
 
 const volatile u32 nr_cpu_ids = 1;
 const volatile u64 watchdog_ns = 20 * NSEC_PER_MSEC_ * 1000;
+/* Base request of a CPU of which the side says nothing else. */
 const volatile u64 base_request_ns = TANDEM_REQUEST_NS;
 
 /*

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * vCPUs that are left without work: stragglers, spare ones of a stack, and
- * those that were parked, by the operator or for want of pCPUs (policy/rwc.h,
- * policy/crowd.h).
+ * those that were parked, by the operator or for want of pCPUs (policy/guest/rwc.h,
+ * policy/guest/crowd.h).
  *
  * A ban is a bit in the vCPU's record. Placement, pulling and balancing ask
  * it; a task that waits or runs there when it begins is sent away, if it may
@@ -282,7 +282,7 @@ COLD int send_away(u32 cpu, u64 queue)
 				count(own, CNT_EVICTED);
 				k_kick_idle(to);
 			} else {
-				not_taken_over(p->pid, to);
+				not_taken_over(p->pid, cpu);
 			}
 		}
 		bpf_task_release(task);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * One vCPU per thread (policy/dedicate.h): the lease of each vCPU, and where a
+ * One vCPU per thread (policy/guest/dedicate.h): the lease of each vCPU, and where a
  * thread goes that wakes up. Nothing is pulled, evened out or moved in this
  * mode; kernel threads, which belong to no application, are placed as ever.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Harvesting: a CPU-bound task leaves a vCPU that the host is about to take
- * (policy/harvest.h, policy/phase.h).
+ * (policy/guest/harvest.h, policy/guest/phase.h).
  *
  * A timer of the vCPU's own fires a little before the foreseen end. It calls a
  * target: claims it, and wakes it if it is idle. Whether that answers tells

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Harvesting: where a task goes that leaves a vCPU (policy/harvest.h). To the
+ * Harvesting: where a task goes that leaves a vCPU (policy/guest/harvest.h). To the
  * one that gains most; or, where nobody knows when the others are there, to one
  * whose rhythm is learned by that.
  */

@@ -3,7 +3,7 @@
  * Who shall answer soon, by the user's word: tasks by their name, or all of a
  * cgroup. They count as if they had asked for the shortest request by
  * sched_setattr(): earlier deadlines, and places that answer soon
- * (policy/place.h). Not more CPU time: a request says when, not how much.
+ * (policy/guest/place.h). Not more CPU time: a request says when, not how much.
  */
 #ifndef TANDEM_GUEST_HINT_BPF_H
 #define TANDEM_GUEST_HINT_BPF_H

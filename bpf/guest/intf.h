@@ -3,10 +3,10 @@
 #ifndef TANDEM_GUEST_INTF_H
 #define TANDEM_GUEST_INTF_H
 
-#include "../../policy/dedicate.h"
-#include "../../policy/harvest.h"
-#include "../../policy/place.h"
-#include "../../policy/rwc.h"
+#include "../../policy/guest/dedicate.h"
+#include "../../policy/guest/harvest.h"
+#include "../../policy/guest/place.h"
+#include "../../policy/guest/rwc.h"
 #include "counters.h"
 
 /* What a CPU counts when it reviews who is banned. */
@@ -36,7 +36,7 @@ struct side_cpu {
 	u32 parked;		/* taken out of use by whom (TANDEM_PARKED_BY_*, written by the daemon) */
 	u64 parked_at_ns;	/* when (likewise) */
 	u64 emptied_ns;		/* so long after that nobody was left; 0: somebody is */
-	s32 owner_pid;		/* policy/dedicate.h; 0: nobody (atomic, any CPU) */
+	s32 owner_pid;		/* policy/guest/dedicate.h; 0: nobody (atomic, any CPU) */
 	u64 owner_seen_ns;	/* when its owner last had a turn */
 	struct review review;
 	u32 straggles;		/* it is a straggler by its share, banned or not */
@@ -45,7 +45,7 @@ struct side_cpu {
 	u64 straggles_at_ns;	/* when it became a straggler, or ceased to be one */
 	u64 banned_at_ns;	/* when its ban as one began, or ended */
 	u64 held_up_at_ns;	/* when that was last looked at */
-	/* Harvesting, policy/harvest.h: this CPU as the one that is left, */
+	/* Harvesting, policy/guest/harvest.h: this CPU as the one that is left, */
 	u64 harvest_at_ns;	/* for when its timer is armed */
 	u64 departs_at_ns;	/* since when a task is being switched out in order to leave; 0: none is */
 	u64 harvest_began_ns;	/* when that was foreseen */
@@ -76,7 +76,7 @@ struct side_cpu {
 /* Of a task. */
 struct side_task {
 	u64 pushed_at_ns;	/* when it was moved to a stronger vCPU last */
-	s32 home;		/* vCPU that it owns, policy/dedicate.h; -1: none */
+	s32 home;		/* vCPU that it owns, policy/guest/dedicate.h; -1: none */
 };
 
 /* Of a cgroup. */

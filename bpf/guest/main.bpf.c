@@ -9,10 +9,10 @@
  * what every vCPU really gets and acts on it:
  *
  *   measure   steal and absences from the hypervisor's page    vcpu.bpf.h
- *   model     share, mean absence, rhythm of each vCPU         policy/vcap.h, phase.h
- *   policy    where a task is done first, whom to relieve      policy/place.h
- *             when a running task leaves its vCPU              policy/harvest.h
- *             which vCPUs are better left without work         policy/rwc.h
+ *   model     share, mean absence, rhythm of each vCPU         policy/guest/vcap.h, phase.h
+ *   policy    where a task is done first, whom to relieve      policy/guest/place.h
+ *             when a running task leaves its vCPU              policy/guest/harvest.h
+ *             which vCPUs are better left without work         policy/guest/rwc.h
  *   action    wake-up placement, pulling, moving               wake, place, balance,
  *                                                              harvest, ban
  *
@@ -186,7 +186,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 			k_set_slice(p, 0);
 		return;
 	}
-	if (company && now - c->curr_since_ns >= TANDEM_MIN_RUN_NS && k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) &&
+	if (company && now - c->curr_since_ns >= min_run_ns(c->base_request_ns) && k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) &&
 	    time_before_ns(first, t->deadline)) {
 		k_set_slice(p, 0);
 		return;
@@ -323,6 +323,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 		c->give_to = -1;
 		c->pull_from = -1;
 		c->look_from = i;
+		c->base_request_ns = base_request_ns;
 		c->side.harvest_to = -1;
 		c->side.seen_at_ns = now;
 		c->side.seen_steal_ns = steal_of(i);

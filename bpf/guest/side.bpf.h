@@ -17,12 +17,12 @@ static __always_inline u64 side_stolen_ns(s32 cpu)
 	return steal_of(cpu);
 }
 
-static __always_inline u64 side_request_ns(const struct task_struct *p, const struct group_state *g)
+static __always_inline u64 side_request_ns(const struct task_struct *p, const struct group_state *g, const struct cpu_state *c)
 {
 	if (!task_hinted(p, g))
-		return base_request_ns;
+		return c->base_request_ns;
 	count_task(CNT_HINTED, p->pid);
-	return min_u64(TANDEM_REQUEST_MIN_NS, base_request_ns);
+	return min_u64(TANDEM_REQUEST_MIN_NS, c->base_request_ns);
 }
 
 static __always_inline bool side_usable(const struct cpu_state *c)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Measuring: feeds each vCPU's time line into its model (policy/vcap.h) and
+ * Measuring: feeds each vCPU's time line into its model (policy/guest/vcap.h) and
  * keeps the summary by which the hot paths decide whether to look at the
  * models at all.
  */
@@ -15,7 +15,7 @@
 /* Some vCPU is contended: places are chosen by cost. Otherwise the kernel's idle selection is best. */
 u32 contended;
 
-/* Share, and wait of those who wake one, over all vCPUs of late (policy/vcap.h). */
+/* Share, and wait of those who wake one, over all vCPUs of late (policy/guest/vcap.h). */
 struct vcpu_pool pool = { .share = TANDEM_SCALE };
 
 /* Some core is clearly slower than another: places are chosen by cost, too. Set by the daemon. */

@@ -57,7 +57,7 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	if (idle && t && c && !is_fault_target(p) && !waiting_normal(cpu, c) &&
 	    !(nr_limits && exhausted(t->group, k_now()))) {
 		count_task(CNT_DIRECT, p->pid);
-		k_insert_local(p, base_request_ns, 0);
+		k_insert_local(p, c->base_request_ns, 0);
 	}
 	return cpu;
 }
@@ -93,8 +93,9 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 		return false;
 	/* Those who all sleep soon shall not interrupt each other for being a little shorter. */
 	burst = curr_burst(c, now);
-	deadline = burst >= TANDEM_LONG_BURST_NS ? t->deadline : t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
-	if (!wakeup_preempts(deadline, c->curr_deadline, curr_lead(c, now), sub_floor_u64(now, c->curr_since_ns), burst))
+	deadline = burst >= long_burst_ns(c->base_request_ns) ? t->deadline : t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
+	if (!wakeup_preempts(deadline, c->curr_deadline, curr_lead(c, now), sub_floor_u64(now, c->curr_since_ns), burst,
+			     c->base_request_ns))
 		return false;
 	count_task(CNT_PREEMPTED, p->pid);
 	return true;
@@ -125,7 +126,7 @@ static __always_inline bool takes_over(struct task_struct *p, struct task_state 
 static __always_inline bool serves_at_once(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
 					   u64 enq_flags, u64 now)
 {
-	if (!k_is_kthread(p) || p->nr_cpus_allowed != 1 || !(enq_flags & SCX_ENQ_WAKEUP) || t->mean_burst_ns > base_request_ns)
+	if (!k_is_kthread(p) || p->nr_cpus_allowed != 1 || !(enq_flags & SCX_ENQ_WAKEUP) || t->mean_burst_ns > c->base_request_ns)
 		return false;
 	rejoin(p, t, cpu, now);
 	return !time_before_ns(clock_now(c, class_index(t->class), now), t->v);
@@ -155,7 +156,7 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	now = k_now();
 	if (serves_at_once(p, t, c, cpu, enq_flags, now)) {
-		k_insert_local(p, base_request_ns, enq_flags | SCX_ENQ_PREEMPT);
+		k_insert_local(p, c->base_request_ns, enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
 	t->throttled_at_ns = 0;

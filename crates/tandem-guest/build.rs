@@ -1,5 +1,4 @@
-//! Compiles `bpf/guest/main.bpf.c` and generates its skeleton, the bindings of its interface header, and the statistics from
-//! the lists of counters.
+//! Generates the statistics from the lists of counters.
 
 use std::fmt::Write as _;
 
@@ -7,17 +6,9 @@ use std::fmt::Write as _;
 const COUNTERS: [&str; 2] = ["../../bpf/core/counters.h", "../../bpf/guest/counters.h"];
 
 fn main() {
-    for dir in ["../../policy", "../../bpf"] {
-        println!("cargo:rerun-if-changed={dir}");
+    for list in COUNTERS {
+        println!("cargo:rerun-if-changed={list}");
     }
-    scx_cargo::BpfBuilder::new()
-        .and_then(|mut builder| {
-            builder
-                .enable_intf("../../bpf/guest/intf.h", "bpf_intf.rs")
-                .enable_skel("../../bpf/guest/main.bpf.c", "bpf")
-                .build()
-        })
-        .unwrap_or_else(|error| panic!("building the BPF side of the guest scheduler failed: {error:?}"));
     if let Err(error) = counters() {
         panic!("reading the lists of counters failed: {error}");
     }

@@ -7,14 +7,14 @@ fn main() {
     let wrappers = out.join("policy_wrappers.c");
     println!("cargo:rerun-if-changed=../../policy");
     let bindings = bindgen::Builder::default()
-        .header("../../policy/place.h")
+        .header("../../policy/guest/place.h")
         .header("../../policy/eevdf.h")
         .header("../../policy/hweight.h")
         .header("../../policy/quota.h")
         .header("../../policy/balance.h")
-        .header("../../policy/harvest.h")
-        .header("../../policy/rwc.h")
-        .header("../../policy/crowd.h")
+        .header("../../policy/guest/harvest.h")
+        .header("../../policy/guest/rwc.h")
+        .header("../../policy/guest/crowd.h")
         .wrap_static_fns(true)
         .wrap_static_fns_path(&wrappers)
         .allowlist_file(".*/policy/.*")

@@ -1,11 +1,11 @@
-//! As many vCPUs as the host gives pCPUs: measures for the policy (`policy/crowd.h`) what all vCPUs together get, and
+//! As many vCPUs as the host gives pCPUs: measures for the policy (`policy/guest/crowd.h`) what all vCPUs together get, and
 //! parks those that it finds to be too many.
 //!
 //! Which ones: of those that share a hardware thread, one (where a probe has found that). Otherwise there is no telling
 //! from inside, and each trial asks for others.
 
 use crate::accounts;
-use crate::bpf::{intf, BpfSkel};
+use crate::bpf::{intf, GuestSkel};
 use crate::domains::Domains;
 use crate::model::VcpuFacts;
 use crate::{park, GuestError};
@@ -54,7 +54,7 @@ impl Crowd {
 
     /// Another topology was found. Trials that failed do not count: others would be chosen now. What was found to be enough
     /// stays.
-    pub(crate) fn learn(&mut self, skel: &BpfSkel<'_>, domains: Domains) -> Result<(), GuestError> {
+    pub(crate) fn learn(&mut self, skel: &GuestSkel<'_>, domains: Domains) -> Result<(), GuestError> {
         self.domains = domains;
         match self.found.policy.state {
             crowding::FEW | crowding::MORE => Ok(()),
@@ -66,7 +66,7 @@ impl Crowd {
     /// begun or ended; where there was one, the window says nothing.
     pub(crate) fn step(
         &mut self,
-        skel: &BpfSkel<'_>,
+        skel: &GuestSkel<'_>,
         facts: &[VcpuFacts],
         now: Instant,
         probes: u64,
@@ -113,13 +113,13 @@ impl Crowd {
     }
 
     /// All are in use again, and nothing is known.
-    pub(crate) fn start_again(&mut self, skel: &BpfSkel<'_>) -> Result<(), GuestError> {
+    pub(crate) fn start_again(&mut self, skel: &GuestSkel<'_>) -> Result<(), GuestError> {
         self.found = Found::default();
         self.park_only(skel, Vec::new())
     }
 
     /// Parks these, and takes back all others.
-    fn park_only(&mut self, skel: &BpfSkel<'_>, too_many: Vec<usize>) -> Result<(), GuestError> {
+    fn park_only(&mut self, skel: &GuestSkel<'_>, too_many: Vec<usize>) -> Result<(), GuestError> {
         for &cpu in self.parked.iter().filter(|cpu| !too_many.contains(cpu)) {
             set_parked(skel, cpu, false)?;
         }
@@ -132,7 +132,7 @@ impl Crowd {
 }
 
 /// A vCPU that went offline meanwhile needs nothing.
-fn set_parked(skel: &BpfSkel<'_>, cpu: usize, park: bool) -> Result<(), GuestError> {
+fn set_parked(skel: &GuestSkel<'_>, cpu: usize, park: bool) -> Result<(), GuestError> {
     match park::crowd(skel, cpu, park) {
         Err(GuestError::NoVcpu(_) | GuestError::LastVcpu(_)) => Ok(()),
         other => other,

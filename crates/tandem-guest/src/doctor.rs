@@ -1,9 +1,9 @@
 //! What of this machine matters to the scheduler, and what to do about it. Looks at everything, changes nothing.
 
-use crate::preflight::{CgroupSupport, SystemPaths};
 use crate::sys;
 use serde::Serialize;
 use std::path::Path;
+use tandem_daemon::preflight::{CgroupSupport, SystemPaths};
 use tandem_probe::hypervisor::Hypervisor;
 
 /// How good it is.
@@ -269,7 +269,7 @@ mod tests {
         }
         let support = CgroupSupport { quota: true, idle: true };
         assert_eq!(find(&examine(&paths, true, None, support), "kernel lockdown").state, State::Bad);
-        let error = crate::preflight::check(&paths, true, || support, false).unwrap_err().to_string();
+        let error = tandem_daemon::preflight::check(&paths, true, || support, false).unwrap_err().to_string();
         assert!(error.contains("lockdown=integrity"), "{error}");
     }
 

@@ -1,6 +1,6 @@
 //! Which CPUs share a cache, a core or a hardware thread, as the scheduler is told.
 
-use crate::bpf::{intf, BpfSkel};
+use crate::bpf::{intf, GuestSkel};
 use crate::GuestError;
 use libbpf_rs::{MapCore, MapFlags};
 use tandem_probe::kernel::{format_list, KernelView};
@@ -93,7 +93,7 @@ impl Domains {
     }
 
     /// Tells the scheduler, which may be running.
-    pub(crate) fn install(&self, skel: &mut BpfSkel<'_>) -> Result<(), GuestError> {
+    pub(crate) fn install(&self, skel: &mut GuestSkel<'_>) -> Result<(), GuestError> {
         for cpu in 0..self.llc.len() {
             let mut record = vec![0u8; skel.maps.domains.value_size() as usize];
             let mut put = |at: usize, value: u32| record[at..at + 4].copy_from_slice(&value.to_ne_bytes());

@@ -1,10 +1,10 @@
 //! Which tasks shall answer soon, by the user's word: names and cgroups, checked before anything is loaded.
 
 use crate::bpf::intf::{MAX_HINTS, TASK_NAME_LEN};
-use crate::preflight::SystemPaths;
 use crate::{GuestError, GuestOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
+use tandem_daemon::preflight::SystemPaths;
 
 /// A task's name as the scheduler compares it: zeros up to the end.
 type NameKey = [u8; TASK_NAME_LEN as usize];

@@ -1,8 +1,8 @@
 //! Interrupts away from vCPUs that are out of use, and back.
 
-use crate::model::parse_cpu_list;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use tandem_daemon::cpulist::parse_cpu_list;
 
 /// Where the kernel keeps them.
 const PROC_IRQ: &str = "/proc/irq";

@@ -7,9 +7,6 @@
 
 mod accounts;
 mod beside;
-mod bpf;
-mod budget;
-pub mod cost;
 pub mod cpuset;
 mod crowd;
 pub mod doctor;
@@ -21,22 +18,23 @@ pub mod hints;
 mod irqs;
 mod metrics;
 mod model;
+mod monitoring;
 pub mod observe;
 pub mod options;
 pub mod park;
-pub mod preflight;
 mod prober;
 pub mod scheduler;
 mod server;
 mod speed;
-mod standstill;
 pub mod stats;
 mod sys;
 mod topology;
 pub mod trace;
 
+use tandem_bpf::guest as bpf;
+
 pub use error::GuestError;
-pub use model::parse_cpu_list;
 pub use options::{Fault, GuestOptions, Part};
 pub use scheduler::serve;
-pub use sys::{catch_termination, termination_requested};
+pub use tandem_daemon::cpulist::parse_cpu_list;
+pub use tandem_daemon::sys::{catch_termination, termination_requested};

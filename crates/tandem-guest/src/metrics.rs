@@ -1,79 +1,8 @@
-//! The same figures for Prometheus: OpenMetrics text over HTTP.
+//! The same figures for Prometheus, as OpenMetrics text.
 
 use crate::stats::GuestStats;
-use crate::GuestError;
 use serde_json::Value;
 use std::fmt::Write;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use tiny_http::{Header, Response, Server};
-
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// Serves the latest figures until dropped.
-pub(crate) struct Exporter {
-    server: Arc<Server>,
-    latest: Arc<Mutex<GuestStats>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Exporter {
-    /// Listens on `addr`.
-    ///
-    /// # Errors
-    /// The address cannot be used.
-    pub(crate) fn start(addr: SocketAddr) -> Result<Self, GuestError> {
-        let server = Server::http(addr)
-            .map_err(|error| GuestError::Metrics { addr: addr.to_string(), reason: error.to_string() })?;
-        let server = Arc::new(server);
-        let latest = Arc::new(Mutex::new(GuestStats::default()));
-        let (serving, shown) = (Arc::clone(&server), Arc::clone(&latest));
-        let thread = std::thread::Builder::new()
-            .name("tandem-metrics".into())
-            .spawn(move || serve(&serving, &shown))
-            .map_err(GuestError::Thread)?;
-        Ok(Self { server, latest, thread: Some(thread) })
-    }
-
-    /// Where it listens: the port may have been left to the kernel.
-    #[cfg(test)]
-    fn port(&self) -> u16 {
-        self.server.server_addr().to_ip().map_or(0, |addr| addr.port())
-    }
-
-    /// Puts newer totals in place.
-    pub(crate) fn update(&self, totals: GuestStats) {
-        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = totals;
-    }
-}
-
-impl Drop for Exporter {
-    fn drop(&mut self) {
-        self.server.unblock();
-        if let Some(thread) = self.thread.take() {
-            // A panic of that thread has been reported by itself.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn serve(server: &Server, latest: &Mutex<GuestStats>) {
-    for request in server.incoming_requests() {
-        let response = if request.url().split('?').next() == Some("/metrics") {
-            let stats = latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let response = Response::from_string(render(&stats));
-            match Header::from_bytes("Content-Type", CONTENT_TYPE) {
-                Ok(header) => response.with_header(header),
-                Err(()) => response,
-            }
-        } else {
-            Response::from_string("see /metrics\n").with_status_code(404)
-        };
-        // The client may have gone.
-        let _ = request.respond(response);
-    }
-}
 
 /// OpenMetrics text. Counters are those of the statistics, with their descriptions, so that nothing has
 /// to be kept in step by hand.
@@ -90,6 +19,7 @@ pub(crate) fn render(stats: &GuestStats) -> String {
     }
     let now = &stats.now;
     for (name, help, value) in [
+        ("loaded", "1 while the scheduler is loaded, 0 while it has stepped back", now.loaded as f64),
         ("tasks", "Tasks that wait or run", now.tasks as f64),
         ("cpu_bound_tasks", "Of these, those that balancing counts", now.hogs as f64),
         ("cpu_bound_weight", "Effective weight of those", now.hog_weight),
@@ -122,7 +52,6 @@ pub(crate) fn render(stats: &GuestStats) -> String {
 mod tests {
     use super::*;
     use crate::stats::VcpuStats;
-    use std::io::{Read, Write};
 
     fn figures() -> GuestStats {
         let mut stats = GuestStats { pulled: 7, ..Default::default() };
@@ -149,32 +78,5 @@ mod tests {
             let value = line.rsplit(' ').next().unwrap_or("");
             assert!(value.parse::<f64>().is_ok(), "{line}");
         }
-    }
-
-    #[test]
-    fn figures_are_served_over_http() {
-        let exporter = Exporter::start("127.0.0.1:0".parse().unwrap()).unwrap();
-        exporter.update(figures());
-        let get = |path: &str| {
-            let mut stream = std::net::TcpStream::connect(("127.0.0.1", exporter.port())).unwrap();
-            write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-            let mut text = String::new();
-            stream.read_to_string(&mut text).unwrap();
-            text
-        };
-        let answer = get("/metrics");
-        assert!(
-            answer.starts_with("HTTP/1.1 200") && answer.contains("tandem_guest_pulled_total 7"),
-            "{answer}"
-        );
-        assert!(get("/").starts_with("HTTP/1.1 404"));
-    }
-
-    #[test]
-    fn an_address_in_use_is_refused_with_its_name() {
-        let first = Exporter::start("127.0.0.1:0".parse().unwrap()).unwrap();
-        let addr = format!("127.0.0.1:{}", first.port());
-        let error = Exporter::start(addr.parse().unwrap()).err().unwrap();
-        assert!(error.to_string().contains(&addr), "{error}");
     }
 }

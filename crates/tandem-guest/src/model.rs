@@ -19,7 +19,7 @@ pub struct VcpuFacts {
     pub woken_wait_us: Option<f64>,
     /// Mean length of its absences in microseconds.
     pub inactive_mean_us: f64,
-    /// How many absences there were, by length (`absence_bucket` in `policy/vcap.h`).
+    /// How many absences there were, by length (`absence_bucket` in `policy/guest/vcap.h`).
     pub absences: Vec<u64>,
     /// Their sum in milliseconds.
     pub absent_ms: f64,
@@ -33,7 +33,7 @@ pub struct VcpuFacts {
     pub rhythm_ms: Option<(f64, f64)>,
     /// When it last came back from an absence, by the guest's monotonic clock; 0: never.
     pub returned_ns: u64,
-    /// Why it is left without work: `TANDEM_BAN_*` in `policy/rwc.h`; 0: it is not.
+    /// Why it is left without work: `TANDEM_BAN_*` in `policy/guest/rwc.h`; 0: it is not.
     pub bans: u32,
     /// Tasks that wait or run on it.
     pub tasks: u64,
@@ -58,7 +58,7 @@ pub struct GroupFacts {
     pub limits: u64,
 }
 
-/// `TANDEM_ABSENCE_MIN_NS` in `policy/vcap.h`.
+/// `TANDEM_ABSENCE_MIN_NS` in `policy/guest/vcap.h`.
 const ABSENCE_MIN_MS: f64 = 0.1;
 
 impl VcpuFacts {
@@ -153,71 +153,4 @@ fn rhythm(bytes: &[u8]) -> Option<(f64, f64)> {
 
 pub(crate) fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes.get(offset..offset + N)?.try_into().ok()
-}
-
-/// Parses a kernel CPU list such as `0-3,8`.
-///
-/// # Errors
-/// What is wrong with the list, and where it came from.
-pub fn parse_cpu_list(text: &str, origin: &str) -> Result<Vec<usize>, GuestError> {
-    const MAX_CPU: usize = 65_535;
-    let error = |reason| GuestError::CpuList { text: text.trim().into(), origin: origin.into(), reason };
-    let number = |part: &str| part.trim().parse::<usize>().map_err(|_| error("not a number"));
-    let mut cpus = Vec::new();
-    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
-        let (first, last) = match part.split_once('-') {
-            Some((first, last)) => (number(first)?, number(last)?),
-            None => (number(part)?, number(part)?),
-        };
-        if last > MAX_CPU {
-            return Err(error("a CPU number above 65535"));
-        }
-        if first > last {
-            return Err(error("a range that runs backwards"));
-        }
-        cpus.extend(first..=last);
-    }
-    if cpus.is_empty() {
-        return Err(error("no CPU in it"));
-    }
-    cpus.sort_unstable();
-    cpus.dedup();
-    Ok(cpus)
-}
-
-/// Reads one of the kernel's CPU lists below `/sys/devices/system/cpu`.
-pub(crate) fn kernel_cpu_list(name: &str) -> Result<Vec<usize>, GuestError> {
-    let path = std::path::PathBuf::from("/sys/devices/system/cpu").join(name);
-    let text =
-        std::fs::read_to_string(&path).map_err(|source| GuestError::Read { path: path.clone(), source })?;
-    parse_cpu_list(&text, &path.display().to_string())
-}
-
-/// CPUs that nobody shall be disturbed on who has not asked for it: `isolcpus` and `nohz_full`. Without such a file or
-/// entry: none.
-pub(crate) fn isolated_cpus() -> Vec<usize> {
-    let mut cpus: Vec<usize> =
-        ["isolated", "nohz_full"].iter().flat_map(|name| kernel_cpu_list(name).unwrap_or_default()).collect();
-    cpus.sort_unstable();
-    cpus.dedup();
-    cpus
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_cpu_list;
-
-    #[test]
-    fn lists_are_read_as_the_kernel_writes_them() {
-        assert_eq!(parse_cpu_list("0-2,5\n", "test").unwrap(), [0, 1, 2, 5]);
-        assert_eq!(parse_cpu_list("3", "test").unwrap(), [3]);
-    }
-
-    #[test]
-    fn broken_lists_are_refused_with_their_origin() {
-        for text in ["", "a", "3-1", "0-99999999999", "1-", "-1"] {
-            let error = parse_cpu_list(text, "somewhere").unwrap_err().to_string();
-            assert!(error.contains("somewhere"), "{error}");
-        }
-    }
 }

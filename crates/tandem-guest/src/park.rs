@@ -5,15 +5,16 @@
 //! may go elsewhere are sent elsewhere. Tasks that may run nowhere else stay, and are reported. What was parked is
 //! in use again when the scheduler ends, however that happens: the kernel's own knows nothing of it.
 
-use crate::bpf::{intf, BpfSkel};
+use crate::bpf::{intf, GuestSkel};
 use crate::irqs::Irqs;
-use crate::model::{field, parse_cpu_list};
+use crate::model::field;
 use crate::server::{self, ASK_PARK};
 use crate::GuestError;
 use libbpf_rs::ProgramInput;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use tandem_daemon::cpulist::parse_cpu_list;
 
 /// Tasks that are still there after this time have to stay.
 const DRAIN: Duration = Duration::from_millis(50);
@@ -101,7 +102,11 @@ pub(crate) struct Parking {
 
 impl Parking {
     /// Does what is asked, for all vCPUs or for none.
-    pub(crate) fn order(&mut self, skel: &BpfSkel<'_>, order: &ParkOrder) -> Result<ParkReport, GuestError> {
+    pub(crate) fn order(
+        &mut self,
+        skel: &GuestSkel<'_>,
+        order: &ParkOrder,
+    ) -> Result<ParkReport, GuestError> {
         let ask = |cpu, what| ask(skel, cpu, what, intf::TANDEM_PARKED_BY_OPERATOR);
         let vcpus = change(order, ask)?;
         let irqs_moved = if order.park { self.irqs.away(&order.cpus) } else { self.irqs.back(&order.cpus) };
@@ -179,13 +184,13 @@ fn drained(
 }
 
 /// Takes a vCPU out of use because there are more of them than pCPUs, or back. Nobody waits until it is empty.
-pub(crate) fn crowd(skel: &BpfSkel<'_>, cpu: usize, park: bool) -> Result<(), GuestError> {
+pub(crate) fn crowd(skel: &GuestSkel<'_>, cpu: usize, park: bool) -> Result<(), GuestError> {
     let what = if park { intf::park_what_PARK_TAKE } else { intf::park_what_PARK_GIVE_BACK };
     ask(skel, cpu, what, intf::TANDEM_PARKED_BY_CROWD).map(|_| ())
 }
 
 /// Asks the scheduler. `by`: `TANDEM_PARKED_BY_*`.
-fn ask(skel: &BpfSkel<'_>, cpu: usize, what: intf::park_what, by: u32) -> Result<Seen, GuestError> {
+fn ask(skel: &GuestSkel<'_>, cpu: usize, what: intf::park_what, by: u32) -> Result<Seen, GuestError> {
     let u32_at = |bytes: &[u8], at| field(bytes, at).map_or(0, u32::from_ne_bytes);
     let u64_at = |bytes: &[u8], at| field(bytes, at).map_or(0, u64::from_ne_bytes);
     let mut query = vec![0u8; std::mem::size_of::<intf::park_query>()];

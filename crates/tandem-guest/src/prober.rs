@@ -6,7 +6,6 @@
 //! together take no more than their budget. The work that it does is timed: that tells how fast its core is (`speed`).
 
 use crate::bpf::intf;
-use crate::budget::Budget;
 use crate::model::VcpuFacts;
 use crate::speed::Speeds;
 use crate::{sys, GuestError};
@@ -15,6 +14,8 @@ use std::sync::mpsc::{channel, sync_channel, Receiver, Sender, SyncSender, TrySe
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tandem_daemon::budget::Budget;
+use tandem_daemon::DaemonError;
 use tandem_probe::core::{Core, Here};
 
 /// Longest time that a probe keeps its vCPU busy, whatever its absences.
@@ -165,7 +166,7 @@ fn is_left_alone(fact: &VcpuFacts) -> bool {
     fact.bans & (intf::TANDEM_BAN_EMPTY | intf::TANDEM_BAN_STACKED) != 0
 }
 
-/// A little more than one window of measurement (`vcap_window_ns` in `policy/vcap.h`).
+/// A little more than one window of measurement (`vcap_window_ns` in `policy/guest/vcap.h`).
 fn probe_length(fact: &VcpuFacts) -> Duration {
     let window_ns = intf::TANDEM_WINDOW_NS as u64 + (2e3 * fact.inactive_mean_us) as u64;
     Duration::from_nanos(window_ns + 2_000_000).min(PROBE_MAX)
@@ -207,7 +208,7 @@ fn start_probe(cpu: usize, stop: &Arc<AtomicBool>, found: &Sender<Block>) -> Res
                 let _ = blocks.map(|block_ns| found.send((cpu, block_ns)));
             }
         })
-        .map_err(GuestError::Thread)?;
+        .map_err(DaemonError::Thread)?;
     Ok(Probe { orders, thread: Some(thread), due: Instant::now(), interval: INTERVAL_MIN, last_share: 1.0 })
 }
 

@@ -1,23 +1,21 @@
 //! Life cycle: check, load, run, report, give back.
 
 use crate::accounts::Accounts;
-use crate::bpf::{intf, BpfSkel, BpfSkelBuilder};
-use crate::budget::Budget;
+use crate::bpf::{intf, GuestSkel, GuestSkelBuilder};
 use crate::crowd::Crowd;
 use crate::domains::Domains;
 use crate::gate::{self, Gate};
 use crate::hints::Hints;
-use crate::metrics::Exporter;
 use crate::model::{self, GroupFacts, VcpuFacts};
+use crate::monitoring::Monitoring;
 use crate::observe::what_pays;
 use crate::options::{Fault, GuestOptions};
 use crate::park::{ParkOrder, ParkReport, Parking};
 use crate::prober::Prober;
-use crate::server::{self, Answer, Ask, Server};
-use crate::standstill::{Pulse, Returns};
+use crate::server::{Answer, Ask};
 use crate::stats::GuestStats;
 use crate::topology::TopologyKeeper;
-use crate::{beside, preflight, speed, sys, GuestError};
+use crate::{beside, speed, sys, GuestError};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
 use scx_utils::{
     scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report, ScxExitKind, UserExitInfo,
@@ -25,6 +23,10 @@ use scx_utils::{
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tandem_daemon::budget::Budget;
+use tandem_daemon::cpulist::{isolated_cpus, kernel_cpu_list};
+use tandem_daemon::preflight;
+use tandem_daemon::standstill::{Pulse, Returns};
 
 /// How often the daemon looks at estimates and at the scheduler's state; sooner while a trial lasts (`crate::crowd`).
 const STEP: Duration = Duration::from_millis(400);
@@ -62,12 +64,16 @@ const CALM: Duration = Duration::from_secs(60);
 /// # Errors
 /// An obstacle found before loading, a refusal by the kernel, or the reason of an ejection.
 pub fn serve(options: &GuestOptions) -> Result<(), GuestError> {
+    // Before the socket of another scheduler is taken over.
+    check(options)?;
+    // Before anything is loaded: an address in use is no reason to load and unload a scheduler.
+    let mut monitoring = Monitoring::start(options.metrics)?;
     let mut gate = options.gate.then(Gate::new);
     let mut restarts = 0;
     let mut returns = Returns::default();
     loop {
         let began = Instant::now();
-        let outcome = run(options, &mut gate, &mut returns)?;
+        let outcome = run(options, &mut gate, &mut returns, &mut monitoring)?;
         if began.elapsed() > CALM {
             restarts = 0;
         }
@@ -89,7 +95,7 @@ pub fn serve(options: &GuestOptions) -> Result<(), GuestError> {
             }
             Outcome::SteppedBack => {
                 if let Some(gate) = &mut gate {
-                    stand_by(gate);
+                    stand_by(gate, &monitoring);
                 }
             }
         }
@@ -99,8 +105,15 @@ pub fn serve(options: &GuestOptions) -> Result<(), GuestError> {
     }
 }
 
+/// Can it be loaded here?
+fn check(options: &GuestOptions) -> Result<(), GuestError> {
+    let paths = preflight::SystemPaths::default();
+    preflight::check(&paths, sys::is_root(), preflight::CgroupSupport::of_kernel, options.ignore_cgroups)?;
+    Ok(())
+}
+
 /// Unloaded: waits until there is something to gain again, or until asked to stop.
-fn stand_by(gate: &mut Gate) {
+fn stand_by(gate: &mut Gate, monitoring: &Monitoring) {
     gate.forget();
     let mut next = Instant::now();
     while gate.steps_back() && !sys::termination_requested() {
@@ -111,7 +124,7 @@ fn stand_by(gate: &mut Gate) {
                 None => gate.blind(),
             }
         }
-        std::thread::sleep(STAND_BY_STEP);
+        monitoring.answer_unloaded(Instant::now() + STAND_BY_STEP);
     }
     gate.forget();
 }
@@ -124,15 +137,18 @@ fn run(
     options: &GuestOptions,
     gate: &mut Option<Gate>,
     returns: &mut Returns,
+    monitoring: &mut Monitoring,
 ) -> Result<Outcome, GuestError> {
-    let paths = preflight::SystemPaths::default();
-    preflight::check(&paths, sys::is_root(), preflight::CgroupSupport::of_kernel, options.ignore_cgroups)?;
+    check(options)?;
     let level = if options.debug { libbpf_rs::PrintLevel::Debug } else { libbpf_rs::PrintLevel::Warn };
     scx_utils::init_libbpf_logging(Some(level));
 
     let mut storage = MaybeUninit::uninit();
     let mut running = Running::start(options, &mut storage)?;
-    let result = running.supervise(options, gate);
+    let result = running.supervise(options, gate, monitoring);
+    if let Ok(facts) = running.facts() {
+        monitoring.unloaded(&running.totals(&facts));
+    }
     let now = Instant::now();
     running.pulse.beat(now);
     let stood_still = running.pulse.stood_still(now, running.patience).filter(|_| running.stalled());
@@ -152,16 +168,14 @@ fn run(
 }
 
 struct Running<'a> {
-    skel: BpfSkel<'a>,
+    skel: GuestSkel<'a>,
     link: Option<Link>,
     nr_cpus: usize,
     prober: Option<Prober>,
     topology: Option<TopologyKeeper>,
-    server: Server,
     parking: Parking,
     crowd: Option<Crowd>,
     trace_until: Option<Instant>,
-    exporter: Option<Exporter>,
     pulse: Pulse,
     /// For how long a task may wait until the kernel's watchdog throws the scheduler out.
     patience: Duration,
@@ -169,10 +183,8 @@ struct Running<'a> {
 
 impl<'a> Running<'a> {
     fn start(options: &GuestOptions, storage: &'a mut MaybeUninit<OpenObject>) -> Result<Self, GuestError> {
-        // Before anything is loaded: an address in use is no reason to load and unload a scheduler.
-        let exporter = options.metrics.map(Exporter::start).transpose()?;
-        let nr_cpus = model::kernel_cpu_list("possible")?.last().map_or(1, |last| last + 1);
-        let online = model::kernel_cpu_list("online")?;
+        let nr_cpus = kernel_cpu_list("possible")?.last().map_or(1, |last| last + 1);
+        let online = kernel_cpu_list("online")?;
         let hints = Hints::new(options, &preflight::SystemPaths::default())?;
         let domains = Domains::of_the_kernel(nr_cpus, &online);
         let mut skel = load(options, &hints, &domains, storage, &online).map_err(GuestError::Load)?;
@@ -181,14 +193,13 @@ impl<'a> Running<'a> {
         let (mut prober, mut topology) = (None, None);
         if options.probe {
             let budget = Arc::new(Budget::new(options.probe_budget_pct, online.len()));
-            let isolated = if options.probe_isolated { Vec::new() } else { model::isolated_cpus() };
+            let isolated = if options.probe_isolated { Vec::new() } else { isolated_cpus() };
             prober = Some(Prober::new(nr_cpus, isolated.clone(), Arc::clone(&budget)));
             topology = Some(TopologyKeeper::start(nr_cpus, isolated, TOPOLOGY_FILE.into(), budget)?);
         }
         let source = StealSource::of(&skel);
         // How many vCPUs are worth using is found by an exact account of steal.
         let crowd = (options.crowd && !options.dedicate && source.is_exact()).then(|| Crowd::new(domains));
-        let server = server::start()?;
         log::info!(
             "tandem guest scheduler loaded on {} of {nr_cpus} possible CPUs, steal from {}",
             online.len(),
@@ -207,11 +218,9 @@ impl<'a> Running<'a> {
             nr_cpus,
             prober,
             topology,
-            server,
             parking: Parking::default(),
             crowd,
             trace_until: None,
-            exporter,
             pulse: Pulse::new(Instant::now()),
             patience,
         })
@@ -240,8 +249,12 @@ impl<'a> Running<'a> {
         self.skel.maps.data_data.as_ref().is_some_and(|data| data.uei.kind == stall)
     }
 
-    fn supervise(&mut self, options: &GuestOptions, gate: &mut Option<Gate>) -> Result<(), GuestError> {
-        let (replies, requests) = self.server.channels();
+    fn supervise(
+        &mut self,
+        options: &GuestOptions,
+        gate: &mut Option<Gate>,
+        monitoring: &Monitoring,
+    ) -> Result<(), GuestError> {
         let mut reported = GuestStats::default();
         let mut next_report = options.stats_interval.map(|interval| Instant::now() + interval);
         let mut next_step = Instant::now();
@@ -250,18 +263,18 @@ impl<'a> Running<'a> {
         while !sys::termination_requested() && !self.exited() {
             self.pulse.beat(Instant::now());
             // A request for statistics is answered at once; otherwise this is the pause between steps.
-            match requests.recv_timeout(next_step.saturating_duration_since(Instant::now())) {
-                Ok(ask) => {
-                    let answer = match ask {
-                        Ask::Stats => Answer::Stats(Box::new(self.totals(&self.facts()?))),
+            match monitoring.question(next_step.saturating_duration_since(Instant::now())) {
+                Some(ask) => {
+                    monitoring.answer(match ask {
+                        Ask::Stats => {
+                            Answer::Stats(Box::new(monitoring.totals(&self.totals(&self.facts()?))))
+                        }
                         Ask::Park(order) => Answer::Park(self.park(&order)),
-                        Ask::Trace(length) => Answer::Trace(self.trace(length)),
-                    };
-                    // The client may have gone; nothing is lost by that.
-                    let _ = replies.send(answer);
+                        Ask::Trace(length) => Answer::Trace(Ok(self.trace(length))),
+                    });
                     continue;
                 }
-                Err(_) => std::thread::sleep(next_step.saturating_duration_since(Instant::now())),
+                None => std::thread::sleep(next_step.saturating_duration_since(Instant::now())),
             }
             let now = Instant::now();
             next_step = now + STEP;
@@ -304,9 +317,7 @@ impl<'a> Running<'a> {
             if let Some(topology) = &mut self.topology {
                 topology.look(&facts);
             }
-            if let Some(exporter) = &self.exporter {
-                exporter.update(self.totals(&facts));
-            }
+            monitoring.update(&self.totals(&facts));
             if let (Some(at), Some(interval)) = (next_report, options.stats_interval) {
                 if now >= at {
                     next_report = Some(now + interval);
@@ -363,7 +374,7 @@ enum StealSource {
 
 impl StealSource {
     /// As the scheduler has found it when it was loaded.
-    fn of(skel: &BpfSkel<'_>) -> Self {
+    fn of(skel: &GuestSkel<'_>) -> Self {
         let (unused, untold) = skel
             .maps
             .bss_data
@@ -397,9 +408,9 @@ fn load<'a>(
     domains: &Domains,
     storage: &'a mut MaybeUninit<OpenObject>,
     online: &[usize],
-) -> anyhow::Result<BpfSkel<'a>> {
+) -> anyhow::Result<GuestSkel<'a>> {
     let nr_cpus = domains.nr_cpus();
-    let builder = BpfSkelBuilder::default();
+    let builder = GuestSkelBuilder::default();
     let verbose = options.debug.then(|| libbpf_rs::libbpf_sys::bpf_object_open_opts {
         sz: std::mem::size_of::<libbpf_rs::libbpf_sys::bpf_object_open_opts>() as _,
         kernel_log_level: VERIFIER_STATISTICS,
@@ -458,7 +469,7 @@ fn load<'a>(
     for id in hints.groups() {
         skel.maps.hinted_groups.update(&id.to_ne_bytes(), &there, MapFlags::ANY)?;
     }
-    let tickless = model::kernel_cpu_list("nohz_full").unwrap_or_default();
+    let tickless = kernel_cpu_list("nohz_full").unwrap_or_default();
     for &cpu in online.iter().filter(|cpu| **cpu < nr_cpus) {
         let mut record = vec![0u8; skel.maps.cpus.value_size() as usize];
         let mut put =

@@ -23,7 +23,7 @@ pub(crate) enum Answer {
     Stats(Box<GuestStats>),
     Park(Result<ParkReport, GuestError>),
     /// Records since the last order that found no room.
-    Trace(u64),
+    Trace(Result<u64, GuestError>),
 }
 
 /// A client waits for this long.
@@ -81,7 +81,7 @@ pub(crate) fn start() -> Result<Server, GuestError> {
         let ms = ms.ok_or(GuestError::TraceRequest(LONGEST_TRACE_MS))?;
         asks.send(Ask::Trace(Duration::from_millis(ms)))?;
         match answers.recv()? {
-            Answer::Trace(dropped) => Ok(serde_json::to_value(dropped)?),
+            Answer::Trace(dropped) => Ok(serde_json::to_value(dropped?)?),
             _ => anyhow::bail!(OTHER_QUESTION),
         }
     });

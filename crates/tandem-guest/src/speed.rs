@@ -5,7 +5,7 @@
 //! cores that are clearly of different kinds are told apart. One whose other hardware thread was busy in each of them looks
 //! slower than it is.
 
-use crate::bpf::{intf, BpfSkel};
+use crate::bpf::{intf, GuestSkel};
 use crate::GuestError;
 use libbpf_rs::ProgramInput;
 use std::time::{Duration, Instant};
@@ -100,7 +100,7 @@ fn shortest(blocks: &[f64]) -> Option<f64> {
 }
 
 /// Tells the scheduler.
-pub(crate) fn install(skel: &BpfSkel<'_>, speeds: &[(usize, f64)], unlike: bool) -> Result<(), GuestError> {
+pub(crate) fn install(skel: &GuestSkel<'_>, speeds: &[(usize, f64)], unlike: bool) -> Result<(), GuestError> {
     for &(cpu, speed) in speeds {
         let mut order = vec![0u8; std::mem::size_of::<intf::speed_order>()];
         let mut set = |at: usize, value: u32| order[at..at + 4].copy_from_slice(&value.to_ne_bytes());

@@ -67,6 +67,9 @@ pub struct VcpuStats {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Stats)]
 #[stat(desc = "runnable tasks and groups", _om_prefix = "now_")]
 pub struct Moment {
+    /// 1: the scheduler is loaded.
+    #[stat(desc = "1 while the scheduler is loaded, 0 while it has stepped back")]
+    pub loaded: u64,
     /// Runnable tasks.
     #[stat(desc = "tasks that wait or run")]
     pub tasks: u64,
@@ -131,6 +134,7 @@ impl GuestStats {
     pub fn totals(facts: &[VcpuFacts], groups: GroupFacts) -> Self {
         let sum = |id: usize| facts.iter().filter_map(|fact| fact.counters.get(id)).sum::<u64>();
         let now = Moment {
+            loaded: 1,
             tasks: facts.iter().map(|f| f.tasks).sum(),
             weight: facts.iter().map(|f| f.weight).sum(),
             hogs: facts.iter().map(|f| f.hogs).sum(),
@@ -164,6 +168,13 @@ impl GuestStats {
         Self::new(std::array::from_fn(sum), now, vcpus)
     }
 
+    /// With the counters of loads before this one.
+    pub fn after(&self, earlier: &Self) -> Self {
+        let (counters, before) = (self.counters(), earlier.counters());
+        let sums = std::array::from_fn(|id| counters[id] + before[id]);
+        Self::new(sums, self.now.clone(), self.vcpus.clone())
+    }
+
     /// What happened since `earlier`. The vCPUs are as they are now, but for their absences.
     pub fn since(&self, earlier: &Self) -> Self {
         let (counters, before) = (self.counters(), earlier.counters());
@@ -187,6 +198,9 @@ impl GuestStats {
             writeln!(out, "  {}", words.join("  "))?;
         }
         let now = &self.now;
+        if now.loaded == 0 {
+            writeln!(out, "  not loaded: it has stepped back")?;
+        }
         writeln!(
             out,
             "  now: tasks {} weight {:.3} groups {} (shared {}) limits {} CPU-bound {} weight {:.3}",

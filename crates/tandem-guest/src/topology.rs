@@ -7,7 +7,6 @@
 //! budget has something left.
 
 use crate::bpf::intf;
-use crate::budget::Budget;
 use crate::domains::Domains;
 use crate::doubt::{Answer, Schedule, Shares};
 use crate::model::VcpuFacts;
@@ -18,6 +17,8 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tandem_daemon::budget::Budget;
+use tandem_daemon::DaemonError;
 use tandem_probe::threads::Threads;
 use tandem_probe::vtop::saved::Saved;
 use tandem_probe::vtop::topology::Topology;
@@ -76,7 +77,7 @@ impl TopologyKeeper {
         let thread = std::thread::Builder::new()
             .name("topology".into())
             .spawn(move || keeper.run())
-            .map_err(GuestError::Thread)?;
+            .map_err(DaemonError::Thread)?;
         let shares = Shares::default();
         Ok(Self { stop, thread: Some(thread), news, turns, shares, doubt, isolated, avoided })
     }

@@ -20,7 +20,7 @@ pub struct Args {
 }
 
 /// A gap in the time line of the busy thread that is longer than this is an absence of the vCPU, ns
-/// (`TANDEM_INACTIVE_MIN_NS` in `policy/vcap.h`).
+/// (`TANDEM_INACTIVE_MIN_NS` in `policy/guest/vcap.h`).
 const ABSENT_NS: u64 = 300_000;
 /// Pause between two questions.
 const PAUSE: Duration = Duration::from_micros(200);

@@ -70,6 +70,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "validation",
     "test-load",
     "test-guest",
+    "test-techniques",
     "test-faults",
     "test-reports",
     "test-away",

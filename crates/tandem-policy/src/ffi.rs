@@ -53,7 +53,7 @@ pub mod safe {
         owed_after_move(owed_ns: i64, pace_from: u64, pace_to: u64, weight: u64, queue_weight: u64) -> i64;
         settled_ns(owed_ns: i64, service_ns: u64) -> i64;
         pace_caught_up(pace: u64, furthest: u64, gives_all: bool, weight: u64) -> u64;
-        wakeup_preempts(wakee_deadline: u64, curr_deadline: u64, curr_lead: i64, curr_ran_ns: u64, curr_burst_ns: u64) -> bool;
+        wakeup_preempts(wakee_deadline: u64, curr_deadline: u64, curr_lead: i64, curr_ran_ns: u64, curr_burst_ns: u64, base_ns: u64) -> bool;
         wake_request_ns(base_ns: u64, mean_burst_ns: u64) -> u64;
         crowded_share(share: u32, stacked_busy: u32, siblings_busy: u32) -> u32;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;

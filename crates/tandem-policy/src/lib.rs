@@ -52,7 +52,7 @@ pub mod balance {
     };
 }
 
-/// What a vCPU gets (`policy/vcap.h`).
+/// What a vCPU gets (`policy/guest/vcap.h`).
 pub mod vcap {
     pub use crate::ffi::safe::{
         absence_bucket, vcap_arrive, vcap_at_best, vcap_at_worst, vcap_busy, vcap_effective, vcap_fresh,
@@ -61,7 +61,7 @@ pub mod vcap {
     };
 }
 
-/// Where a task should run (`policy/place.h`).
+/// Where a task should run (`policy/guest/place.h`).
 pub mod place {
     pub use crate::ffi::safe::{
         crowded_share, far_excess, move_cost_ns, place_cost_ns, place_drain_ns, place_work_ns, pull_helps,
@@ -74,14 +74,14 @@ pub mod work {
     pub use crate::ffi::safe::{booked_runs_ns, booked_turns_ns, booked_work, held_up_ns, holds_up_ns};
 }
 
-/// When a vCPU will be taken, and when it comes back (`policy/phase.h`).
+/// When a vCPU will be taken, and when it comes back (`policy/guest/phase.h`).
 pub mod phase {
     pub use crate::ffi::safe::{
         length_even, phase_busy, phase_even, phase_forecast, phase_idle, phase_wants_scouts, phase_woken,
     };
 }
 
-/// Leaving a vCPU before it is taken (`policy/harvest.h`).
+/// Leaving a vCPU before it is taken (`policy/guest/harvest.h`).
 pub mod harvest {
     pub use crate::ffi::safe::{
         harvest_caught, harvest_cost_ns, harvest_forgotten, harvest_gain_ns, harvest_learns,
@@ -89,7 +89,7 @@ pub mod harvest {
     };
 }
 
-/// vCPUs that are better left without work (`policy/rwc.h`).
+/// vCPUs that are better left without work (`policy/guest/rwc.h`).
 pub mod rwc {
     pub use crate::ffi::safe::{
         held_up, holds_others_up, is_straggler, takes_best_effort, takes_normal, trials_failed,
@@ -103,7 +103,7 @@ pub mod rwc {
     pub const PARKED: u32 = crate::ffi::TANDEM_BAN_PARKED;
 }
 
-/// How many vCPUs are worth using (`policy/crowd.h`).
+/// How many vCPUs are worth using (`policy/guest/crowd.h`).
 pub mod crowding {
     pub use crate::ffi::safe::crowd_window;
 

@@ -1,4 +1,4 @@
-//! How many vCPUs are worth using (`policy/crowd.h`), against hosts of which the answer is known.
+//! How many vCPUs are worth using (`policy/guest/crowd.h`), against hosts of which the answer is known.
 
 use proptest::prelude::*;
 use tandem_policy::crowding::{self, crowd_window, SETTLE_NS, TRIAL_NS, WINDOW_NS};

@@ -241,14 +241,14 @@ proptest! {
 
 #[test]
 fn a_wakeup_preempts_only_an_established_later_deadline() {
-    assert!(wakeup_preempts(10, 11, 0, 700_000, 700_000));
-    assert!(!wakeup_preempts(11, 10, 0, 700_000, 700_000));
-    assert!(!wakeup_preempts(10, 11, 0, 699_999, 5_000_000));
-    assert!(wakeup_preempts(10, 11, 1, 0, 8_000_000), "it has had more than its share");
-    assert!(!wakeup_preempts(10, 11, 1, 0, 200_000), "but may soon sleep again");
-    assert!(!wakeup_preempts(11, 10, 1, 0, 8_000_000));
+    assert!(wakeup_preempts(10, 11, 0, 700_000, 700_000, BASE_NS));
+    assert!(!wakeup_preempts(11, 10, 0, 700_000, 700_000, BASE_NS));
+    assert!(!wakeup_preempts(10, 11, 0, 699_999, 5_000_000, BASE_NS));
+    assert!(wakeup_preempts(10, 11, 1, 0, 8_000_000, BASE_NS), "it has had more than its share");
+    assert!(!wakeup_preempts(10, 11, 1, 0, 200_000, BASE_NS), "but may soon sleep again");
+    assert!(!wakeup_preempts(11, 10, 1, 0, 8_000_000, BASE_NS));
     // Deadlines wrap.
-    assert!(wakeup_preempts(u64::MAX - 1, 5, 0, 1_000_000, 1_000_000));
+    assert!(wakeup_preempts(u64::MAX - 1, 5, 0, 1_000_000, 1_000_000, BASE_NS));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// Longer between two blocks than this beyond their usual length: it was away, ns. Interrupts, and the exits that
-/// they cost, are shorter; a host's slices are longer (`TANDEM_INACTIVE_MIN_NS` in `policy/vcap.h`).
+/// they cost, are shorter; a host's slices are longer (`TANDEM_INACTIVE_MIN_NS` in `policy/guest/vcap.h`).
 const AWAY_NS: u64 = 300_000;
 
 /// No core does a block in less, ns.

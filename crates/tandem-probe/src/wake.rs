@@ -14,7 +14,7 @@ const SLEEP: Duration = Duration::from_millis(12);
 const STEP: f64 = 0.618;
 /// So many wake-ups tell how many are served at once.
 const ENOUGH: usize = 20;
-/// Later than the quickest by this: it waited, ns (`TANDEM_INACTIVE_MIN_NS` in `policy/vcap.h`).
+/// Later than the quickest by this: it waited, ns (`TANDEM_INACTIVE_MIN_NS` in `policy/guest/vcap.h`).
 const WAITED_NS: u64 = 300_000;
 
 /// How one vCPU answered.

@@ -3,6 +3,7 @@
 
 pub mod catalog;
 pub mod cost;
+pub mod explore;
 pub mod fair;
 pub mod hardware;
 pub mod machine;

@@ -278,7 +278,7 @@ impl GuestCmd {
             return Ok(ExitCode::SUCCESS);
         }
         if let Some(over) = self.cost {
-            println!("{}", serde_json::to_string(&tandem_guest::cost::read(over)?)?);
+            println!("{}", serde_json::to_string(&tandem_daemon::cost::read(over)?)?);
             return Ok(ExitCode::SUCCESS);
         }
         if let Some(idle) = self.without.iter().find(|part| !self.uses(**part)) {

@@ -94,6 +94,15 @@ enum Action {
     },
     /// Measure the simulator's own speed and memory
     Bench,
+    /// Look for interleavings of CPUs in which the guest scheduler loses a task, a quota, or count of either
+    Explore {
+        /// Runs of each scenario with several switches, besides all those with a single one
+        #[arg(long, default_value_t = 10_000)]
+        runs: u64,
+        /// Seed of what is drawn
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Measure what a decision of the guest scheduler costs on machines of 2 to 255 vCPUs with 10 to 3,000 active groups
     Cost {
         /// Measurements of each, of which the least counts
@@ -128,6 +137,7 @@ impl SimCmd {
             Action::Trace { file, perfetto, arm, seed } => trace(&file, &perfetto, arm.as_deref(), seed)?,
             Action::Validate { lab, page, effort } => return validate(&lab, page.as_deref(), &effort),
             Action::Bench => bench()?,
+            Action::Explore { runs, seed } => return explore(runs, seed),
             Action::Cost { repeat, vcpus, groups } => {
                 cost(repeat, vcpus.map(usize::from), groups.map(usize::from))?
             }
@@ -278,6 +288,29 @@ fn bench() -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+fn explore(runs: u64, seed: u64) -> anyhow::Result<ExitCode> {
+    let mut found = false;
+    for scenario in tandem_sim::explore::SCENARIOS {
+        let explored = scenario.explore(runs, seed).map_err(anyhow::Error::msg)?;
+        match &explored.failure {
+            None => println!("{}: nothing lost in {} runs", scenario.name, explored.runs),
+            Some((course, what)) => {
+                found = true;
+                let switches: String = course
+                    .switches
+                    .iter()
+                    .map(|switch| format!(", {} from point {}", switch.to, switch.point))
+                    .collect();
+                println!(
+                    "{}: {what} (run {}; actor {} first{switches})",
+                    scenario.name, explored.runs, course.first
+                );
+            }
+        }
+    }
+    Ok(if found { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Sizes for which costs are shown, and the one that all are compared with.

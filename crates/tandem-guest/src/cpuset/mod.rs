@@ -1,19 +1,20 @@
 //! vCPUs left without work where the kernel has no sched_ext (`tandem guest --backend cpuset`).
 //!
-//! Stragglers and spare vCPUs of a stack are judged as the scheduler would (`policy/rwc.h`), and taken from the
+//! Stragglers and spare vCPUs of a stack are judged as the scheduler would (`policy/guest/rwc.h`), and taken from the
 //! machine's services and users through systemd's own `AllowedCPUs`: what an administrator would do by hand, and
 //! undo the same way. It is the lesser mode. A cpuset knows no classes, so that best-effort work has to leave, too;
 //! a task that was pinned to a vCPU that is taken runs elsewhere until it is given back; and what a vCPU gets is
 //! looked at every few seconds, not all the time.
 
+mod check;
 mod judge;
 mod units;
 
-use crate::model::kernel_cpu_list;
-use crate::{preflight, sys, GuestError};
+use crate::{sys, GuestError};
 use judge::Judge;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tandem_daemon::cpulist::kernel_cpu_list;
 use tandem_probe::kernel::format_list;
 use tandem_probe::threads::Threads;
 use tandem_probe::{share, sys::Policy, vtop};
@@ -39,7 +40,7 @@ const STATE_FILE: &str = "/run/tandem/cpuset.json";
 /// systemd does not run here or refuses, a sched_ext scheduler is loaded, no root, or the daemon itself is in a
 /// unit that it would limit.
 pub fn serve() -> Result<(), GuestError> {
-    preflight::check_cpuset(&preflight::SystemPaths::default(), sys::is_root())?;
+    check::check(sys::is_root())?;
     let mut limits = Limits::recover(Systemctl, Path::new(STATE_FILE))?;
     let ended = supervise(&mut limits);
     let restored = limits.release();

@@ -1,12 +1,12 @@
 //! systemd's `AllowedCPUs` of the units that hold services, users and machines: set for the time being, put back as
 //! they were, also after a crash.
 
-use crate::model::parse_cpu_list;
 use crate::GuestError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tandem_daemon::cpulist::parse_cpu_list;
 use tandem_probe::kernel::format_list;
 
 /// Units below the root that hold what runs on a machine. The daemon must be in none of them.

@@ -9,5 +9,6 @@ pub mod kernel;
 mod native;
 mod settings;
 
+pub use native::explore;
 pub use native::Policy;
 pub use settings::{Fault, Ivh, NewTask, Part, Settings, Techniques};

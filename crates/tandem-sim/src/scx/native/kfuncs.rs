@@ -611,6 +611,7 @@ macro_rules! supply {
         /// Address of what a policy asks for by name.
         pub(super) fn supplied(name: &str) -> Option<usize> {
             match name {
+                "sim_switch_point" => Some(super::explore::sim_switch_point as *const () as usize),
                 "__cpu_active_mask" => Some(ptr::from_ref(&ACTIVE) as usize),
                 "steal_time" => Some(ptr::from_ref(&STEAL_TIME) as usize),
                 $(stringify!($name) => Some($name as *const () as usize),)*

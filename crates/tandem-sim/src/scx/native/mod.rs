@@ -3,6 +3,7 @@
 //! A policy is C that was written for the kernel's verifier: it checks every pointer that it is given. It is trusted as
 //! far as that; what it asks for by number (CPUs, queues, tasks) is checked here.
 
+pub mod explore;
 mod image;
 mod kfuncs;
 mod maps;
@@ -16,11 +17,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_void, CStr};
 use std::ptr;
-
-include!(concat!(env!("OUT_DIR"), "/native/maps.rs"));
-
-/// The guest scheduler.
-static GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest.so"));
+use tandem_bpf::native::{Side, GUEST};
 
 /// Maps that its daemon sizes to the number of CPUs.
 const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers", "harvest_timers"];
@@ -47,9 +44,13 @@ enum Op {
     UpdateIdle,
     CpuRelease,
     Init,
+    Disable,
+    SetBandwidth,
+    Online,
+    Offline,
 }
 
-const OPS: usize = Op::Init as usize + 1;
+const OPS: usize = Op::Offline as usize + 1;
 
 type Task = *mut c_void;
 
@@ -144,10 +145,14 @@ impl Policy {
     /// # Errors
     /// It asks for what the simulator does not have, or refuses.
     pub fn guest(settings: &Settings, now: Ns) -> Result<Self, String> {
-        let image = Image::load(GUEST, &kfuncs::supplied)?;
+        Self::load(&GUEST, GUEST.image, settings, now)
+    }
+
+    fn load(side: &Side, image: &[u8], settings: &Settings, now: Ns) -> Result<Self, String> {
+        let image = Image::load(image, &kfuncs::supplied)?;
         let cpus = settings.cpus;
         let mut maps = Vec::new();
-        for &(name, number, key_size, value_size, max_entries) in GUEST_MAPS {
+        for &(name, number, key_size, value_size, max_entries) in side.maps {
             let kind = Kind::of(number).ok_or_else(|| format!("map {name} is of unknown type {number}"))?;
             let max_entries = if PER_CPU_MAPS.contains(&name) { cpus } else { max_entries };
             let address = image.address(name).ok_or_else(|| format!("the policy has no map {name}"))?;
@@ -580,6 +585,49 @@ impl Policy {
         // SAFETY: that is the type of the operation; policies that look at its arguments check the pointer.
         let call = unsafe { std::mem::transmute::<usize, extern "C" fn(i32, *mut c_void)>(address) };
         self.with(cpu, |_| call(cpu as i32, ptr::null_mut()));
+    }
+
+    /// A task ends: the policy forgets it.
+    pub fn disable(&mut self, here: usize, task: usize) {
+        let pointer = self.task(task);
+        // SAFETY: the type is that in native/exports.h.
+        if let Ok(exiting) = unsafe { function::<extern "C" fn(Task)>(&self.image, "sim_set_exiting") } {
+            exiting(pointer);
+        }
+        self.call_task(Op::Disable, here, task);
+        self.state.by_pid.retain(|_, other| *other != task);
+    }
+
+    /// `cpu.max` of a group changes: quota and period, microseconds; none: no limit.
+    pub fn set_bandwidth(&mut self, here: usize, group: usize, max_us: Option<(u64, u64)>) {
+        let address = self.ops[Op::SetBandwidth as usize];
+        let pointer: *mut c_void = self.state.cgroups[group].as_mut_ptr().cast();
+        let (quota, period) = max_us.unwrap_or((u64::MAX, 100_000));
+        if address == 0 {
+            return;
+        }
+        // SAFETY: that is the type of the operation, and the pointer is that of a group.
+        let call =
+            unsafe { std::mem::transmute::<usize, extern "C" fn(*mut c_void, u64, u64, u64)>(address) };
+        self.with(here, |_| call(pointer, period, quota, 0));
+    }
+
+    /// A CPU comes back, or goes.
+    pub fn set_online(&mut self, here: usize, cpu: usize, online: bool) {
+        let address = self.ops[if online { Op::Online } else { Op::Offline } as usize];
+        if address == 0 {
+            return;
+        }
+        // SAFETY: that is the type of these operations.
+        let call = unsafe { std::mem::transmute::<usize, extern "C" fn(i32)>(address) };
+        self.with(here, |_| call(cpu as i32));
+    }
+
+    /// CPUs that a task may use from now on. It must not be in a queue.
+    pub fn set_allowed(&mut self, task: usize, allowed: &[bool]) {
+        for (cpu, ok) in allowed.iter().enumerate() {
+            self.state.kernel.tasks[task].allowed.set(cpu, *ok);
+        }
     }
 
     /// A timer's time has come, unless it was started anew or cancelled since.

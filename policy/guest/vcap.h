@@ -20,7 +20,7 @@
 #ifndef TANDEM_POLICY_VCAP_H
 #define TANDEM_POLICY_VCAP_H
 
-#include "base.h"
+#include "../base.h"
 
 /* Shortest window of busy time, in ns; a plain number, so that bindings of this header carry it too. */
 #define TANDEM_WINDOW_NS 12000000ULL

@@ -17,19 +17,19 @@ const WITHIN: Duration = Duration::from_secs(600);
 
 /// When the daemon looked around last, and its longest pause of late.
 #[derive(Debug)]
-pub(crate) struct Pulse {
+pub struct Pulse {
     looked: Instant,
     pause: Option<(Instant, Duration)>,
 }
 
 impl Pulse {
     /// It begins to look around.
-    pub(crate) fn new(now: Instant) -> Self {
+    pub fn new(now: Instant) -> Self {
         Self { looked: now, pause: None }
     }
 
     /// It looks around.
-    pub(crate) fn beat(&mut self, now: Instant) {
+    pub fn beat(&mut self, now: Instant) {
         let since = now.saturating_duration_since(self.looked);
         self.looked = now;
         if since >= NOTED {
@@ -39,7 +39,7 @@ impl Pulse {
 
     /// For how long the machine stood still of late, if that was for long enough that a watchdog of this patience may
     /// have been deceived.
-    pub(crate) fn stood_still(&self, now: Instant, patience: Duration) -> Option<Duration> {
+    pub fn stood_still(&self, now: Instant, patience: Duration) -> Option<Duration> {
         let (at, pause) = self.pause?;
         // The watchdog may have been about to look when the machine stopped.
         (now.saturating_duration_since(at) <= SOON && pause >= patience / 2).then_some(pause)
@@ -48,11 +48,11 @@ impl Pulse {
 
 /// How often it has been loaded again because of that.
 #[derive(Debug, Default)]
-pub(crate) struct Returns(Vec<Instant>);
+pub struct Returns(Vec<Instant>);
 
 impl Returns {
     /// May it be loaded once more?
-    pub(crate) fn once_more(&mut self, now: Instant) -> bool {
+    pub fn once_more(&mut self, now: Instant) -> bool {
         self.0.retain(|at| now.saturating_duration_since(*at) < WITHIN);
         if self.0.len() >= MOST {
             return false;

@@ -14,7 +14,7 @@ const FILL: f64 = 0.8;
 const SAVED: Duration = Duration::from_secs(1);
 
 /// See the module.
-pub(crate) struct Budget {
+pub struct Budget {
     /// CPU time per time.
     rate: f64,
     account: Mutex<Account>,
@@ -33,7 +33,7 @@ struct Account {
 
 impl Budget {
     /// `percent` of the time of so many CPUs.
-    pub(crate) fn new(percent: f64, cpus: usize) -> Self {
+    pub fn new(percent: f64, cpus: usize) -> Self {
         Self::at(percent, cpus, Instant::now(), sys::cpu_time_of_process())
     }
 
@@ -47,7 +47,7 @@ impl Budget {
     }
 
     /// May something begin that takes `cpu_time` and is over after `length`? If so, it is taken out.
-    pub(crate) fn take(&self, cpu_time: Duration, length: Duration) -> bool {
+    pub fn take(&self, cpu_time: Duration, length: Duration) -> bool {
         self.take_at(Instant::now(), sys::cpu_time_of_process(), cpu_time, length)
     }
 

@@ -21,7 +21,7 @@
 #ifndef TANDEM_POLICY_PHASE_H
 #define TANDEM_POLICY_PHASE_H
 
-#include "base.h"
+#include "../base.h"
 
 /* Shorter absences are work of the host itself; a rhythm is not disturbed by them. */
 #define TANDEM_PHASE_MIN_NS (500 * NSEC_PER_USEC_)

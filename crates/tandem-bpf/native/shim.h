@@ -44,4 +44,8 @@
 	for (s64 ___at = (s64)(start), ___end = (s64)(end);				\
 	     ___at < ___end && (((i) = ___at), 1); ___at++)
 
+#ifdef SIM_EXPLORE
+#include "explore.h"
+#endif
+
 #endif

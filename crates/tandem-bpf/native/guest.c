@@ -111,3 +111,33 @@ u64 sim_counter(const char *name)
 	}
 	return sum;
 }
+
+/* What stands in the sums of a CPU: with no task runnable nothing may be left in them. */
+u64 sim_left(u32 cpu)
+{
+	struct cpu_state *c = cpu_state(cpu);
+
+	if (!c)
+		return 0;
+	return c->weight[0] | c->weight[1] | c->queued_work | c->hog_weight | c->tasks[0] | c->tasks[1] | c->hogs;
+}
+
+/* The same of a group: tasks that it counts as running or as let go on, and load. */
+u64 sim_left_of_group(u32 group)
+{
+	struct group_state *g = group_state(group);
+
+	return g ? g->running | g->admitted | sum_load(group) : 0;
+}
+
+/* The quota that is known for a group's tasks: number of the group that has it; 0: none. */
+u32 sim_limit_of(u32 group)
+{
+	return limit_of(group);
+}
+
+/* For when the timer of quotas is armed; 0: it is not. */
+u64 sim_quota_timer_at(void)
+{
+	return quota_timer_at_ns;
+}

@@ -24,6 +24,10 @@ void *sim_op(u32 op)
 	case 9: return sim_ops.update_idle;
 	case 10: return sim_ops.cpu_release;
 	case 11: return sim_ops.init;
+	case 12: return sim_ops.disable;
+	case 13: return sim_ops.cgroup_set_bandwidth;
+	case 14: return sim_ops.cpu_online;
+	case 15: return sim_ops.cpu_offline;
 	default: return NULL;
 	}
 }
@@ -134,6 +138,12 @@ s32 sim_init_cgroup(struct sim_cgroup *c, u32 weight, u64 period_us, u64 quota_u
 	};
 
 	return sim_ops.cgroup_init ? sim_ops.cgroup_init(&c->cgroup, &args) : 0;
+}
+
+/* It is on its way out. */
+void sim_set_exiting(struct task_struct *p)
+{
+	p->flags |= K_PF_EXITING;
 }
 
 /* A vCPU's paravirtual page. */

@@ -1,6 +1,6 @@
 //! Checks before anything is loaded: each finding is one sentence with what to do.
 
-use crate::{cpuset, GuestError};
+use crate::DaemonError;
 use std::path::{Path, PathBuf};
 
 /// Where the kernel shows what is checked; another root serves the tests.
@@ -9,8 +9,6 @@ pub struct SystemPaths {
     sched_ext: PathBuf,
     btf: PathBuf,
     cgroup: PathBuf,
-    systemd: PathBuf,
-    own_cgroup: PathBuf,
     cmdline: PathBuf,
     lockdown: PathBuf,
 }
@@ -28,32 +26,33 @@ impl SystemPaths {
             sched_ext: root.join("sys/kernel/sched_ext"),
             btf: root.join("sys/kernel/btf/vmlinux"),
             cgroup: root.join("sys/fs/cgroup"),
-            systemd: root.join("run/systemd/system"),
-            own_cgroup: root.join("proc/self/cgroup"),
             cmdline: root.join("proc/cmdline"),
             lockdown: root.join("sys/kernel/security/lockdown"),
         }
     }
 
-    pub(crate) fn sched_ext(&self) -> &Path {
+    /// What the kernel shows of sched_ext.
+    pub fn sched_ext(&self) -> &Path {
         &self.sched_ext
     }
 
-    pub(crate) fn btf(&self) -> &Path {
+    /// The kernel's type information.
+    pub fn btf(&self) -> &Path {
         &self.btf
     }
 
-    pub(crate) fn cgroup(&self) -> &Path {
+    /// The root of the cgroups.
+    pub fn cgroup(&self) -> &Path {
         &self.cgroup
     }
 
     /// What the kernel was started with; empty where it does not say.
-    pub(crate) fn cmdline(&self) -> String {
+    pub fn cmdline(&self) -> String {
         std::fs::read_to_string(&self.cmdline).unwrap_or_default()
     }
 
     /// Does the kernel keep its memory from everybody, BPF programs included? (`none [integrity] confidentiality`)
-    pub(crate) fn is_locked_down(&self) -> bool {
+    pub fn is_locked_down(&self) -> bool {
         std::fs::read_to_string(&self.lockdown).is_ok_and(|text| text.contains("[confidentiality]"))
     }
 }
@@ -87,18 +86,18 @@ pub fn check(
     is_root: bool,
     support: impl FnOnce() -> CgroupSupport,
     ignore_cgroups: bool,
-) -> Result<(), GuestError> {
+) -> Result<(), DaemonError> {
     if !paths.sched_ext.is_dir() {
-        return Err(GuestError::NoSchedExt);
+        return Err(DaemonError::NoSchedExt);
     }
     if !paths.btf.exists() {
-        return Err(GuestError::NoBtf);
+        return Err(DaemonError::NoBtf);
     }
     if paths.is_locked_down() {
-        return Err(GuestError::LockedDown);
+        return Err(DaemonError::LockedDown);
     }
     if !is_root {
-        return Err(GuestError::NotRoot);
+        return Err(DaemonError::NotRoot);
     }
     no_other_scheduler(paths, &read_trimmed(&paths.sched_ext.join("state"))?)?;
     if ignore_cgroups {
@@ -111,42 +110,22 @@ pub fn check(
     check_cgroups(&paths.cgroup, support, 0)
 }
 
-/// Can vCPUs be taken out of use through systemd on this machine?
+/// Only one scheduler can be loaded; `state` is the kernel's word for whether one is.
 ///
 /// # Errors
-/// The first obstacle found, with its remedy.
-pub fn check_cpuset(paths: &SystemPaths, is_root: bool) -> Result<(), GuestError> {
-    if !paths.systemd.is_dir() {
-        return Err(GuestError::NoSystemd);
-    }
-    if !is_root {
-        return Err(GuestError::NotRoot);
-    }
-    // A scheduler that is loaded decides itself where tasks go.
-    if let Ok(state) = read_trimmed(&paths.sched_ext.join("state")) {
-        no_other_scheduler(paths, &state)?;
-    }
-    let own = read_trimmed(&paths.own_cgroup)?;
-    let path = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-    match path.split('/').next().filter(|unit| cpuset::UNITS.contains(unit)) {
-        Some(unit) => Err(GuestError::OwnUnit { unit: unit.into() }),
-        None => Ok(()),
-    }
-}
-
-/// Only one scheduler can be loaded; `state` is the kernel's word for whether one is.
-fn no_other_scheduler(paths: &SystemPaths, state: &str) -> Result<(), GuestError> {
+/// Another one is, by its name.
+pub fn no_other_scheduler(paths: &SystemPaths, state: &str) -> Result<(), DaemonError> {
     if state == "disabled" {
         return Ok(());
     }
     let name = read_trimmed(&paths.sched_ext.join("root/ops")).unwrap_or_else(|_| "unknown".into());
-    Err(GuestError::SchedulerPresent { name })
+    Err(DaemonError::SchedulerPresent { name })
 }
 
-fn read_trimmed(path: &Path) -> Result<String, GuestError> {
+fn read_trimmed(path: &Path) -> Result<String, DaemonError> {
     std::fs::read_to_string(path)
         .map(|text| text.trim().to_string())
-        .map_err(|source| GuestError::Read { path: path.to_path_buf(), source })
+        .map_err(|source| DaemonError::Read { path: path.to_path_buf(), source })
 }
 
 /// A setting that would be lost: the value at which it does nothing.
@@ -158,13 +137,13 @@ fn neutral_value(file: &str, value: &str, support: CgroupSupport) -> Option<&'st
     }
 }
 
-fn check_cgroups(dir: &Path, support: CgroupSupport, depth: usize) -> Result<(), GuestError> {
+fn check_cgroups(dir: &Path, support: CgroupSupport, depth: usize) -> Result<(), DaemonError> {
     for file in ["cpu.max", "cpu.idle"] {
         let path = dir.join(file);
         // Absent at the root and where the controller is off; gone when the group has just been removed.
         let Ok(value) = read_trimmed(&path) else { continue };
         if let Some(neutral) = neutral_value(file, &value, support) {
-            return Err(GuestError::CgroupKnob { path, value, neutral });
+            return Err(DaemonError::CgroupKnob { path, value, neutral });
         }
     }
     let Ok(entries) = std::fs::read_dir(dir) else { return Ok(()) };
@@ -204,17 +183,17 @@ mod tests {
     #[test]
     fn each_obstacle_is_named() {
         let (_dir, paths) = machine();
-        assert!(matches!(check(&paths, false, || ALL, false), Err(GuestError::NotRoot)));
+        assert!(matches!(check(&paths, false, || ALL, false), Err(DaemonError::NotRoot)));
         std::fs::write(paths.sched_ext.join("state"), "enabled\n").unwrap();
         std::fs::create_dir_all(paths.sched_ext.join("root")).unwrap();
         std::fs::write(paths.sched_ext.join("root/ops"), "other\n").unwrap();
         assert!(
-            matches!(check(&paths, true, || ALL, false), Err(GuestError::SchedulerPresent { name }) if name == "other")
+            matches!(check(&paths, true, || ALL, false), Err(DaemonError::SchedulerPresent { name }) if name == "other")
         );
         std::fs::remove_file(&paths.btf).unwrap();
-        assert!(matches!(check(&paths, true, || ALL, false), Err(GuestError::NoBtf)));
+        assert!(matches!(check(&paths, true, || ALL, false), Err(DaemonError::NoBtf)));
         std::fs::remove_dir_all(&paths.sched_ext).unwrap();
-        assert!(matches!(check(&paths, true, || ALL, false), Err(GuestError::NoSchedExt)));
+        assert!(matches!(check(&paths, true, || ALL, false), Err(DaemonError::NoSchedExt)));
     }
 
     #[test]
@@ -226,7 +205,7 @@ mod tests {
         std::fs::write(&knob, "50000 100000\n").unwrap();
         check(&paths, true, || ALL, false).unwrap();
         let error = check(&paths, true, || old, false).unwrap_err();
-        assert!(matches!(&error, GuestError::CgroupKnob { path, .. } if *path == knob), "{error}");
+        assert!(matches!(&error, DaemonError::CgroupKnob { path, .. } if *path == knob), "{error}");
         assert!(error.to_string().contains("50000 100000"));
         check(&paths, true, || old, true).unwrap();
         std::fs::remove_file(&knob).unwrap();
@@ -234,22 +213,6 @@ mod tests {
         std::fs::write(&knob, "1\n").unwrap();
         let no_idle = CgroupSupport { quota: true, idle: false };
         let error = check(&paths, true, || no_idle, false).unwrap_err();
-        assert!(matches!(&error, GuestError::CgroupKnob { path, .. } if *path == knob), "{error}");
-    }
-
-    #[test]
-    fn cpusets_need_systemd_no_other_scheduler_and_a_slice_of_their_own() {
-        let (_dir, paths) = machine();
-        assert!(matches!(check_cpuset(&paths, true), Err(GuestError::NoSystemd)));
-        std::fs::create_dir_all(&paths.systemd).unwrap();
-        std::fs::create_dir_all(paths.own_cgroup.parent().unwrap()).unwrap();
-        std::fs::write(&paths.own_cgroup, "0::/tandem.slice/run-1.service\n").unwrap();
-        assert!(matches!(check_cpuset(&paths, false), Err(GuestError::NotRoot)));
-        check_cpuset(&paths, true).unwrap();
-        std::fs::write(&paths.own_cgroup, "0::/user.slice/user-0.slice/session-1.scope\n").unwrap();
-        let error = check_cpuset(&paths, true).unwrap_err();
-        assert!(matches!(&error, GuestError::OwnUnit { unit } if unit == "user.slice"), "{error}");
-        std::fs::write(paths.sched_ext.join("state"), "enabled\n").unwrap();
-        assert!(matches!(check_cpuset(&paths, true), Err(GuestError::SchedulerPresent { .. })));
+        assert!(matches!(&error, DaemonError::CgroupKnob { path, .. } if *path == knob), "{error}");
     }
 }

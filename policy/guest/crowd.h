@@ -29,7 +29,7 @@
 #ifndef TANDEM_POLICY_CROWD_H
 #define TANDEM_POLICY_CROWD_H
 
-#include "base.h"
+#include "../base.h"
 
 /* Length of a window, of one that is a trial, and of the pause after a change: vCPUs have to be emptied first. */
 #define TANDEM_CROWD_WINDOW_NS 400000000ULL

@@ -1,5 +1,5 @@
-//! Compiles the guest scheduler twice: for the kernel's VM, whose object tells what maps it has, and natively, into a
-//! shared object that the simulator loads once per simulated kernel.
+//! Compiles each side's scheduler twice: for the kernel's VM, with a skeleton and bindings of its interface header, and natively,
+//! into shared objects that the simulator loads once per simulated kernel. The object for the kernel tells what maps there are.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,21 +8,32 @@ use std::process::Command;
 /// `BPF_MAP_TYPE_STRUCT_OPS`.
 const STRUCT_OPS: u32 = 26;
 
+/// Folders in `bpf/`.
+const SIDES: [&str; 1] = ["guest"];
+
 fn main() {
     for dir in ["../../policy", "../../bpf", "native"] {
         println!("cargo:rerun-if-changed={dir}");
     }
     println!("cargo:rerun-if-env-changed=BPF_CLANG");
-    if let Err(error) = build() {
-        panic!("building the scheduler for the simulator failed: {error}");
+    for side in SIDES {
+        if let Err(error) = build(side) {
+            panic!("building the BPF part of the {side} scheduler failed: {error}");
+        }
     }
 }
 
-fn build() -> Result<(), String> {
+fn build(side: &str) -> Result<(), String> {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?);
+    let (intf, main) = (format!("../../bpf/{side}/intf.h"), format!("../../bpf/{side}/main.bpf.c"));
     scx_cargo::BpfBuilder::new()
-        .and_then(|mut builder| builder.enable_skel("../../bpf/guest/main.bpf.c", "bpf").build())
+        .and_then(|mut builder| {
+            builder.enable_intf(&intf, &format!("{side}_intf.rs")).enable_skel(&main, side).build()
+        })
         .map_err(|error| format!("{error:?}"))?;
+    if std::env::var_os("CARGO_FEATURE_NATIVE").is_none() {
+        return Ok(());
+    }
     let headers = out.join("native/bpf");
     std::fs::create_dir_all(&headers).map_err(|error| error.to_string())?;
     for (name, text) in libbpf_sys::API_HEADERS {
@@ -31,17 +42,15 @@ fn build() -> Result<(), String> {
     }
     let scx = out.join("scx_utils-bpf_h");
     write(&out.join("native/enums.h"), &enums(&scx.join("scx/enums.autogen.bpf.h"))?)?;
-    write(&out.join("native/maps.rs"), &maps(&out.join("bpf.bpf.o"))?)?;
-    native(&out, &scx)
+    write(&out.join(format!("native_{side}_maps.rs")), &maps(side, &out.join(format!("{side}.bpf.o")))?)?;
+    native(&out, &scx, side, &format!("{side}.so"), &[])?;
+    native(&out, &scx, side, &format!("{side}_explored.so"), &["-DSIM_EXPLORE"])
 }
 
 /// What maps a policy has: from the object for the kernel, whose type information tells.
-fn maps(object: &Path) -> Result<String, String> {
+fn maps(side: &str, object: &Path) -> Result<String, String> {
     let open = libbpf_rs::ObjectBuilder::default().open_file(object).map_err(|error| error.to_string())?;
-    let mut text = String::from(
-        "/// Maps of the guest scheduler: name, type, sizes of key and value, entries.\n\
-         const GUEST_MAPS: &[(&str, u32, usize, usize, usize)] = &[\n",
-    );
+    let mut text = format!("const {}_MAPS: &[Map] = &[\n", side.to_uppercase());
     for map in open.maps() {
         let name = map.name().to_string_lossy();
         // The variables, and the table of operations: those are symbols of their own here.
@@ -98,7 +107,7 @@ fn enums(header: &Path) -> Result<String, String> {
     Ok(result)
 }
 
-fn native(out: &Path, scx: &Path) -> Result<(), String> {
+fn native(out: &Path, scx: &Path, side: &str, name: &str, more: &[&str]) -> Result<(), String> {
     let clang = std::env::var("BPF_CLANG").unwrap_or_else(|_| "clang".into());
     let arch = match std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => "x86",
@@ -114,9 +123,10 @@ fn native(out: &Path, scx: &Path) -> Result<(), String> {
         .arg(include(out.join("native")))
         .arg(include(scx.join("arch").join(arch)))
         .arg(include(scx.to_owned()))
-        .arg("native/guest.c")
+        .arg(format!("native/{side}.c"))
         .arg("-o")
-        .arg(out.join("guest.so"))
+        .arg(out.join(name))
+        .args(more)
         .status()
         .map_err(|error| format!("{clang}: {error}"))?;
     status.success().then_some(()).ok_or_else(|| format!("{clang}: {status}"))

@@ -1,6 +1,6 @@
 //! What a running scheduler costs: BPF time by the kernel's own run statistics, and the daemon's memory.
 
-use crate::GuestError;
+use crate::DaemonError;
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::ProgramType;
 use serde::Serialize;
@@ -34,7 +34,7 @@ pub struct Cost {
 ///
 /// # Errors
 /// No scheduler runs, or nothing has been counted.
-pub fn read(over: Duration) -> Result<Cost, GuestError> {
+pub fn read(over: Duration) -> Result<Cost, DaemonError> {
     let earlier = if over.is_zero() { BTreeMap::new() } else { snapshot() };
     std::thread::sleep(over);
     let programs: Vec<(String, u64, u64)> = snapshot()
@@ -47,7 +47,7 @@ pub fn read(over: Duration) -> Result<Cost, GuestError> {
         .collect();
     let mut cost = Cost { rss_mib: daemon_rss_mib(), ..Cost::default() };
     let found = programs.iter().find_map(|(name, count, _)| Some((prefix_of(name)?, *count)));
-    let (prefix, decisions) = found.ok_or(GuestError::NoStatistics)?;
+    let (prefix, decisions) = found.ok_or(DaemonError::NoStatistics)?;
     let mut total_ns = 0;
     for (name, count, time_ns) in
         programs.iter().filter(|(name, ..)| name.starts_with(prefix) || name.starts_with(CORE))

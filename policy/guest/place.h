@@ -14,12 +14,12 @@
  * for a vCPU that is absent half of the time; what that would do is lost.
  *
  * where the expected absence of an idle vCPU is what those who woke it have had
- * to wait on average (policy/vcap.h), less or more if it slept only a moment ago, and
+ * to wait on average (policy/guest/vcap.h), less or more if it slept only a moment ago, and
  * that of one known to be inactive now is the mean absence less the time that
  * has passed. One that works, at best effort too, is there; the longer it has
  * been, the sooner it will be taken, and instead of its share that is reckoned
  * with. Work is the mean run time between two sleeps; of tasks already there, what
- * they get of the vCPU before this one is done (policy/work.h). Where the rhythm of the vCPU is known (policy/phase.h)
+ * they get of the vCPU before this one is done (policy/work.h). Where the rhythm of the vCPU is known (policy/guest/phase.h)
  * it replaces the chances: the task waits for as long as the vCPU will be away,
  * and work that fits before it is taken again is done at full speed.
  *
@@ -32,9 +32,9 @@
 #ifndef TANDEM_POLICY_PLACE_H
 #define TANDEM_POLICY_PLACE_H
 
-#include "distance.h"
+#include "../distance.h"
 #include "vcap.h"
-#include "work.h"
+#include "../work.h"
 
 /* A task that ran this long without sleeping is CPU-bound. */
 #define TANDEM_HOG_NS (24 * NSEC_PER_MSEC_)

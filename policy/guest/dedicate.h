@@ -15,7 +15,7 @@
 #ifndef TANDEM_POLICY_DEDICATE_H
 #define TANDEM_POLICY_DEDICATE_H
 
-#include "base.h"
+#include "../base.h"
 
 /* So long after its owner's last turn a vCPU is free. */
 #define TANDEM_LEASE_NS (500 * NSEC_PER_MSEC_)

@@ -5,7 +5,7 @@
  *
  * A task that runs when its vCPU is taken stands still until that comes back;
  * nobody can move it meanwhile. Where the rhythm of the vCPU is known
- * (policy/phase.h), the task leaves just before, for a vCPU that is idle, or
+ * (policy/guest/phase.h), the task leaves just before, for a vCPU that is idle, or
  * does best-effort work, and that serves it sooner than its own would be back.
  *
  *     stay      left ............ away ............ left again

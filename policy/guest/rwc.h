@@ -11,7 +11,7 @@
  * the others stay empty: together they are no faster than one, and the host
  * switches between them at moments of its own choosing. A parked vCPU was
  * taken out of use, by the operator or because the VM has more vCPUs than the
- * host gives it pCPUs (policy/crowd.h).
+ * host gives it pCPUs (policy/guest/crowd.h).
  *
  * A ban keeps tasks away that may go elsewhere. Those that may not, by their
  * affinity or their cpuset, run where they have to; nobody's affinity is
@@ -21,12 +21,12 @@
 #ifndef TANDEM_POLICY_RWC_H
 #define TANDEM_POLICY_RWC_H
 
-#include "base.h"
+#include "../base.h"
 
 #define TANDEM_BAN_STRAGGLER 1U		/* best-effort work only */
 #define TANDEM_BAN_STACKED 2U		/* nothing, while the one that works of its stack has normal work */
 #define TANDEM_BAN_PARKED 4U		/* nothing */
-#define TANDEM_BAN_CROWDED 8U		/* nothing: more vCPUs than pCPUs (policy/crowd.h) */
+#define TANDEM_BAN_CROWDED 8U		/* nothing: more vCPUs than pCPUs (policy/guest/crowd.h) */
 
 /* Those that leave a vCPU empty, whatever the others of its stack do. */
 #define TANDEM_BAN_EMPTY (TANDEM_BAN_PARKED | TANDEM_BAN_CROWDED)

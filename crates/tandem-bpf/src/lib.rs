@@ -1,0 +1,42 @@
+//! What is built of `bpf/`, once for each side: skeleton and bindings for the daemon that loads it, and the very same text as
+//! native code for the simulator. Generated; nothing here decides anything.
+
+/// The guest side.
+#[cfg(feature = "skeleton")]
+#[allow(missing_docs, non_upper_case_globals, non_camel_case_types, non_snake_case, dead_code, clippy::all)]
+#[allow(clippy::unwrap_used, clippy::expect_used, unsafe_op_in_unsafe_fn)]
+pub mod guest {
+    /// Layouts shared with the BPF side.
+    pub mod intf {
+        include!(concat!(env!("OUT_DIR"), "/guest_intf.rs"));
+    }
+
+    include!(concat!(env!("OUT_DIR"), "/guest_skel.rs"));
+}
+
+/// Native images.
+#[cfg(feature = "native")]
+pub mod native {
+    /// A map of a policy: name, type, sizes of key and value, entries.
+    pub type Map = (&'static str, u32, usize, usize, usize);
+
+    /// A policy as native code.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Side {
+        /// Shared object.
+        pub image: &'static [u8],
+        /// The same with points at which another CPU may go on (`native/explore.h`).
+        pub explored: &'static [u8],
+        /// Its maps.
+        pub maps: &'static [Map],
+    }
+
+    include!(concat!(env!("OUT_DIR"), "/native_guest_maps.rs"));
+
+    /// The guest scheduler.
+    pub const GUEST: Side = Side {
+        image: include_bytes!(concat!(env!("OUT_DIR"), "/guest.so")),
+        explored: include_bytes!(concat!(env!("OUT_DIR"), "/guest_explored.so")),
+        maps: GUEST_MAPS,
+    };
+}

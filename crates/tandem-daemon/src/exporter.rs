@@ -1,0 +1,110 @@
+//! Figures for Prometheus: OpenMetrics text over HTTP.
+
+use crate::DaemonError;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use tiny_http::{Header, Response, Server};
+
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Serves the latest figures until dropped.
+pub struct Exporter<T> {
+    server: Arc<Server>,
+    latest: Arc<Mutex<T>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<T: Clone + Default + Send + 'static> Exporter<T> {
+    /// Listens on `addr`; `render` makes OpenMetrics text of the figures.
+    ///
+    /// # Errors
+    /// The address cannot be used.
+    pub fn start(addr: SocketAddr, render: fn(&T) -> String) -> Result<Self, DaemonError> {
+        let server = Server::http(addr)
+            .map_err(|error| DaemonError::Metrics { addr: addr.to_string(), reason: error.to_string() })?;
+        let server = Arc::new(server);
+        let latest = Arc::new(Mutex::new(T::default()));
+        let (serving, shown) = (Arc::clone(&server), Arc::clone(&latest));
+        let thread = std::thread::Builder::new()
+            .name("tandem-metrics".into())
+            .spawn(move || serve(&serving, &shown, render))
+            .map_err(DaemonError::Thread)?;
+        Ok(Self { server, latest, thread: Some(thread) })
+    }
+
+    /// Where it listens: the port may have been left to the kernel.
+    pub fn port(&self) -> u16 {
+        self.server.server_addr().to_ip().map_or(0, |addr| addr.port())
+    }
+
+    /// Puts newer totals in place.
+    pub fn update(&self, totals: T) {
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = totals;
+    }
+}
+
+impl<T> Drop for Exporter<T> {
+    fn drop(&mut self) {
+        self.server.unblock();
+        if let Some(thread) = self.thread.take() {
+            // A panic of that thread has been reported by itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve<T: Clone>(server: &Server, latest: &Mutex<T>, render: fn(&T) -> String) {
+    for request in server.incoming_requests() {
+        let response = if request.url().split('?').next() == Some("/metrics") {
+            let stats = latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let response = Response::from_string(render(&stats));
+            match Header::from_bytes("Content-Type", CONTENT_TYPE) {
+                Ok(header) => response.with_header(header),
+                Err(()) => response,
+            }
+        } else {
+            Response::from_string("see /metrics\n").with_status_code(404)
+        };
+        // The client may have gone.
+        let _ = request.respond(response);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    fn exporter() -> Exporter<u64> {
+        Exporter::start("127.0.0.1:0".parse().unwrap(), |figure| format!("tandem_figure_total {figure}\n"))
+            .unwrap()
+    }
+
+    #[test]
+    fn the_latest_figures_are_served_over_http() {
+        let exporter = exporter();
+        exporter.update(3);
+        exporter.update(7);
+        let get = |path: &str| {
+            let mut stream = std::net::TcpStream::connect(("127.0.0.1", exporter.port())).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text
+        };
+        let answer = get("/metrics");
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("tandem_figure_total 7"), "{answer}");
+        assert!(answer.contains("application/openmetrics-text"), "{answer}");
+        assert!(get("/").starts_with("HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn an_address_in_use_is_refused_with_its_name() {
+        let first = exporter();
+        let addr = format!("127.0.0.1:{}", first.port());
+        let render: fn(&u64) -> String = u64::to_string;
+        let error = Exporter::start(addr.parse().unwrap(), render).err().unwrap();
+        assert!(error.to_string().contains(&addr), "{error}");
+    }
+}

@@ -1,0 +1,450 @@
+//! Looks for interleavings in which the scheduler loses a task, a quota, or count of either.
+//!
+//! Each scenario is a few CPUs that do a few things. Each of them goes first once, and all do theirs one after the other; then once
+//! more for each point at which another one could go on, with that switch; then with two or three switches drawn by chance. In
+//! the end everybody must have had its turn, and nothing may be left in any sum.
+
+use crate::hardware::Hardware;
+use crate::queue::Ns;
+use crate::random::Stream;
+use crate::scx::explore::{policy, run, Actor, Course, Part, Ran, Switch};
+use crate::scx::{NewTask, Policy, Settings};
+
+const MS: Ns = 1_000_000;
+
+/// A group, whose parent is the one before it or the root.
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    nested: bool,
+    max_us: Option<(u64, u64)>,
+}
+
+/// A task: its group (0 is the root), its nice value, and the CPU that it is confined to.
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    group: usize,
+    nice: i32,
+    only: Option<usize>,
+}
+
+const FREE: Member = Member { group: 0, nice: 0, only: None };
+
+/// What several CPUs do.
+pub struct Scenario {
+    /// Its name.
+    pub name: &'static str,
+    cpus: usize,
+    groups: &'static [Group],
+    members: &'static [Member],
+    prepare: fn(&Actor<'_>),
+    parts: &'static [fn(&Actor<'_>)],
+    check: fn(&mut Policy) -> Result<(), String>,
+}
+
+fn nothing_more(_: &mut Policy) -> Result<(), String> {
+    Ok(())
+}
+
+/// Tasks 0 and 1 run on CPUs 0 and 1; all others wait for CPU 0.
+fn two_run(actor: &Actor<'_>) {
+    for task in 0..actor.with(|policy| policy.kernel().tasks.len()) {
+        actor.wake(0, task);
+        if task < 2 {
+            actor.schedule(task);
+        }
+    }
+}
+
+/// Tasks that were confined to CPU 0 have run there one after the other, for so long that they count as CPU-bound, and may go to
+/// CPU 1 now, which has one, has looked at the others, and will pull at its next tick.
+fn hogs_wait(actor: &Actor<'_>) {
+    two_run(actor);
+    for _ in 0..12 {
+        actor.pass(12 * MS);
+        actor.tick(0);
+        actor.tick(1);
+        actor.schedule(0);
+    }
+    for task in 2..5 {
+        actor.set_allowed(0, task, &[true, true]);
+    }
+    actor.pass(33 * MS);
+    actor.tick(1);
+    actor.pass(33 * MS);
+}
+
+fn over_quota(actor: &Actor<'_>) {
+    actor.wake(0, 0);
+    actor.schedule(0);
+    actor.pass(2 * MS);
+}
+
+/// All of them.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "an idle CPU pulls while the other one switches",
+        cpus: 2,
+        groups: &[],
+        members: &[FREE; 4],
+        prepare: two_run,
+        parts: &[
+            |actor| {
+                actor.schedule(0);
+                actor.sleep(0);
+            },
+            |actor| actor.sleep(1),
+        ],
+        check: nothing_more,
+    },
+    Scenario {
+        name: "a waiting task gets another affinity while it is pulled",
+        cpus: 3,
+        groups: &[],
+        members: &[FREE; 5],
+        prepare: two_run,
+        parts: &[
+            |actor| actor.set_allowed(2, 3, &[false, true, false]),
+            |actor| actor.sleep(1),
+            |actor| actor.schedule(2),
+        ],
+        check: nothing_more,
+    },
+    Scenario {
+        name: "a waiting task ends while it is pulled",
+        cpus: 2,
+        groups: &[],
+        members: &[FREE; 4],
+        prepare: two_run,
+        parts: &[|actor| actor.end(0, 2), |actor| actor.sleep(1), |actor| actor.schedule(0)],
+        check: nothing_more,
+    },
+    Scenario {
+        name: "CPU-bound tasks are pulled by load balance while they run and sleep",
+        cpus: 2,
+        groups: &[],
+        members: &[
+            Member { only: Some(0), ..FREE },
+            Member { only: Some(1), ..FREE },
+            Member { only: Some(0), ..FREE },
+            Member { only: Some(0), ..FREE },
+            Member { only: Some(0), ..FREE },
+        ],
+        prepare: hogs_wait,
+        parts: &[
+            |actor| {
+                actor.tick(1);
+                actor.schedule(1);
+            },
+            |actor| {
+                actor.schedule(0);
+                actor.sleep(0);
+            },
+        ],
+        check: nothing_more,
+    },
+    Scenario {
+        name: "CPU-bound tasks are pulled by load balance while they end",
+        cpus: 2,
+        groups: &[],
+        members: &[
+            Member { only: Some(0), ..FREE },
+            Member { only: Some(1), ..FREE },
+            Member { only: Some(0), ..FREE },
+            Member { only: Some(0), ..FREE },
+            Member { only: Some(0), ..FREE },
+        ],
+        prepare: hogs_wait,
+        parts: &[
+            |actor| {
+                actor.tick(1);
+                actor.schedule(1);
+            },
+            |actor| {
+                for task in 2..5 {
+                    actor.end(0, task);
+                }
+            },
+        ],
+        check: nothing_more,
+    },
+    Scenario {
+        name: "CPU-bound tasks are pulled by load balance while they get another affinity",
+        cpus: 2,
+        groups: &[],
+        members: &[
+            Member { only: Some(0), ..FREE },
+            Member { only: Some(1), ..FREE },
+            Member { only: Some(0), ..FREE },
+            Member { only: Some(0), ..FREE },
+            Member { only: Some(0), ..FREE },
+        ],
+        prepare: hogs_wait,
+        parts: &[
+            |actor| {
+                actor.tick(1);
+                actor.schedule(1);
+            },
+            |actor| {
+                for task in 2..5 {
+                    actor.set_allowed(0, task, &[true, false]);
+                }
+            },
+        ],
+        check: nothing_more,
+    },
+    Scenario {
+        name: "a group runs out of quota while its period ends",
+        cpus: 3,
+        groups: &[Group { nested: false, max_us: Some((1_000, 10_000)) }],
+        members: &[Member { group: 1, ..FREE }; 3],
+        prepare: over_quota,
+        parts: &[
+            |actor| {
+                actor.tick(0);
+                actor.schedule(0);
+            },
+            |actor| actor.wake(1, 1),
+            |actor| {
+                actor.pass(9 * MS);
+                actor.fire_due();
+                actor.wake(2, 2);
+            },
+        ],
+        check: nothing_more,
+    },
+    Scenario {
+        name: "a task out of quota ends",
+        cpus: 2,
+        groups: &[Group { nested: false, max_us: Some((1_000, 10_000)) }],
+        members: &[Member { group: 1, ..FREE }; 3],
+        prepare: |actor| {
+            over_quota(actor);
+            actor.tick(0);
+            actor.schedule(0);
+            actor.wake(1, 1);
+        },
+        parts: &[
+            |actor| actor.end(0, 1),
+            |actor| {
+                actor.pass(9 * MS);
+                actor.fire_due();
+            },
+            |actor| actor.wake(1, 2),
+        ],
+        check: nothing_more,
+    },
+    Scenario {
+        name: "a quota is set while tasks below it are queued",
+        cpus: 3,
+        groups: &[
+            Group { nested: false, max_us: None },
+            Group { nested: true, max_us: None },
+            Group { nested: false, max_us: Some((5_000, 10_000)) },
+        ],
+        members: &[Member { group: 2, ..FREE }, Member { group: 2, ..FREE }, Member { group: 2, ..FREE }],
+        prepare: |actor| {
+            actor.wake(0, 0);
+            actor.schedule(0);
+        },
+        parts: &[
+            |actor| actor.wake(1, 1),
+            |actor| actor.with(|policy| policy.set_bandwidth(0, 1, Some((5_000, 10_000)))),
+            |actor| actor.wake(2, 2),
+        ],
+        check: |policy| match policy.limit_of(2) {
+            1 => Ok(()),
+            other => Err(format!("the quota of group 1 is lost: group {other} limits what is below it")),
+        },
+    },
+    Scenario {
+        name: "two groups run out of quota at once",
+        cpus: 3,
+        groups: &[
+            Group { nested: false, max_us: Some((2_000, 150_000)) },
+            Group { nested: false, max_us: Some((2_000, 10_000)) },
+        ],
+        members: &[Member { group: 1, ..FREE }, Member { group: 2, ..FREE }],
+        prepare: |actor| {
+            for task in 0..2 {
+                actor.wake(task, task);
+                actor.schedule(task);
+            }
+            actor.pass(2 * MS);
+        },
+        parts: &[
+            |actor| {
+                actor.tick(0);
+                actor.schedule(0);
+            },
+            |actor| {
+                actor.tick(1);
+                actor.schedule(1);
+            },
+        ],
+        check: nothing_more,
+    },
+    Scenario {
+        name: "light tasks beside a heavy one are served by the wall clock",
+        cpus: 2,
+        groups: &[],
+        members: &[
+            Member { nice: -20, only: Some(0), ..FREE },
+            Member { nice: -20, only: Some(1), ..FREE },
+            Member { nice: 19, ..FREE },
+            Member { nice: 19, only: Some(0), ..FREE },
+            Member { nice: 19, ..FREE },
+        ],
+        prepare: |actor| {
+            for task in 0..2 {
+                actor.wake(task, task);
+                actor.schedule(task);
+            }
+            actor.pass(30 * MS);
+            actor.tick(0);
+            actor.wake(0, 2);
+            actor.wake(0, 3);
+            actor.pass(3000 * MS);
+        },
+        parts: &[
+            |actor| {
+                actor.tick(0);
+                actor.schedule(0);
+            },
+            |actor| actor.wake(1, 4),
+            |actor| actor.sleep(1),
+        ],
+        check: nothing_more,
+    },
+];
+
+/// What came of exploring a scenario.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explored {
+    /// Runs.
+    pub runs: u64,
+    /// The course that something is wrong with in the end, and what; none: nothing was found.
+    pub failure: Option<(Course, String)>,
+}
+
+impl Scenario {
+    fn set_up(&self) -> Result<Policy, String> {
+        let layout = Hardware { cores: self.cpus, ..Hardware::default() };
+        let mut policy = policy(&Settings { steal_page: true, slice_timers: true, ..Settings::of(layout) })?;
+        policy.add_group(None, 100, false, None)?;
+        for (number, group) in self.groups.iter().enumerate() {
+            let parent = if group.nested { number } else { 0 };
+            policy.add_group(Some(parent), 100, false, group.max_us)?;
+        }
+        for member in self.members {
+            let allowed: Vec<bool> =
+                (0..self.cpus).map(|cpu| member.only.is_none_or(|only| only == cpu)).collect();
+            policy.add_task(&NewTask {
+                name: "task",
+                cpu: member.only.unwrap_or(0),
+                allowed: &allowed,
+                policy: 0,
+                nice: member.nice,
+                slice_ns: 0,
+                group: member.group,
+            })?;
+        }
+        Ok(policy)
+    }
+
+    /// One run on a course.
+    ///
+    /// # Errors
+    /// The policy cannot be loaded.
+    pub fn run(&self, course: &Course) -> Result<Ran, String> {
+        let mut policy = self.set_up()?;
+        let parts: Vec<Part<'_>> = self
+            .parts
+            .iter()
+            .map(|part| -> Part<'_> { Box::new(move |actor: &Actor<'_>| part(actor)) })
+            .collect();
+        let (cpus, groups) = (self.cpus, self.groups.len());
+        Ok(run(&mut policy, self.prepare, parts, course, |actor| {
+            actor.with(|policy| {
+                if let Some(cpu) = (0..cpus).find(|cpu| policy.left(*cpu)) {
+                    return Err(format!("tasks that sleep are left in the sums of CPU {cpu}"));
+                }
+                if let Some(group) = (0..=groups).find(|group| policy.left_of_group(*group)) {
+                    return Err(format!("tasks that sleep are left in the record of group {group}"));
+                }
+                (self.check)(policy)
+            })
+        }))
+    }
+
+    /// With each actor first: without a switch, with each single one, and with several by chance until there were `most` runs
+    /// of these.
+    ///
+    /// # Errors
+    /// The policy cannot be loaded.
+    pub fn explore(&self, most: u64, seed: u64) -> Result<Explored, String> {
+        let actors = self.parts.len();
+        let mut explored = Explored { runs: 0, failure: None };
+        let mut points = Vec::new();
+        for first in 0..actors {
+            let course = Course { first, switches: Vec::new() };
+            points.push(self.attempt(course, &mut explored)?);
+        }
+        for (first, points) in points.iter().enumerate() {
+            for point in 1..=*points {
+                for to in 0..actors {
+                    self.attempt(Course { first, switches: vec![Switch { point, to }] }, &mut explored)?;
+                }
+            }
+        }
+        let mut random = Stream::new(seed, self.name, 0);
+        for _ in 0..most {
+            let first = random.below(actors as u64) as usize;
+            let mut at: Vec<u64> =
+                (0..2 + random.below(2)).map(|_| 1 + random.below(points[first])).collect();
+            at.sort_unstable();
+            at.dedup();
+            let switch = |point| Switch { point, to: random.below(actors as u64) as usize };
+            let switches = at.into_iter().map(switch).collect();
+            self.attempt(Course { first, switches }, &mut explored)?;
+        }
+        Ok(explored)
+    }
+
+    /// One more run, unless something was found already. Returns the points that it went through.
+    fn attempt(&self, course: Course, explored: &mut Explored) -> Result<u64, String> {
+        if explored.failure.is_some() {
+            return Ok(1);
+        }
+        let ran = self.run(&course)?;
+        explored.runs += 1;
+        explored.failure = ran.failure.map(|what| (course, what));
+        Ok(ran.points.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_interleaving_loses_anything() {
+        for scenario in SCENARIOS {
+            let explored = scenario.explore(200, 1).unwrap();
+            assert_eq!(explored.failure, None, "{}", scenario.name);
+            assert!(explored.runs > 200, "{}: {} runs", scenario.name, explored.runs);
+        }
+    }
+
+    /// Control: the switches that a course names take place, and change what happens.
+    #[test]
+    fn courses_are_followed() {
+        let scenario = &SCENARIOS[0];
+        let straight = scenario.run(&Course::default()).unwrap();
+        let course = |point| Course { first: 0, switches: vec![Switch { point, to: 1 }] };
+        let points: Vec<u64> =
+            (1..straight.points).map(|point| scenario.run(&course(point)).unwrap().points).collect();
+        assert!(points.iter().any(|points| *points != straight.points), "all runs were alike");
+        let middle = course(straight.points / 2);
+        assert_eq!(scenario.run(&middle).unwrap(), scenario.run(&middle).unwrap());
+    }
+}
