@@ -1,37 +1,35 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Fairness across CPUs: which CPU hands over a task to which.
+ * Load balance, for fairness across CPUs: which CPU hands over a task to which.
  *
- * A CPU's load is the effective weight of its CPU-bound tasks over its
- * capacity. The lighter CPU asks the heavier one for tasks whose weight is
- * clearly less than the difference: each makes the difference smaller.
+ * A CPU's load is the effective weight of its CPU-bound tasks over its capacity. The lighter CPU asks the
+ * heavier one for tasks whose weight is clearly less than the difference, so that each migration makes the
+ * difference smaller.
  *
- * What no move can even out (three equal tasks on two CPUs) is shared in turns.
- * Every CPU has a pace: virtual time that advances by service / weight, like
- * the clocks of policy/eevdf.h, but comparable between CPUs that are busy at
- * the same time. A CPU whose pace is ahead asks the one behind it, and gets a
- * task as soon as that would be behind by TANDEM_ROTATE_NS of run time.
+ * What no migration can even out (three equal tasks on two CPUs) is rotated. Every CPU has a global virtual
+ * time (`pace`). It advances by service / weight, like the virtual time V of a queue in policy/eevdf.h, but is
+ * comparable between CPUs that are busy at the same time. A CPU whose global virtual time is ahead asks the one
+ * behind for a task. It gets a task as soon as that task would be behind by TANDEM_ROTATE_NS of run time.
  *
- * What a task misses by being on the slower CPU is not forgotten: a move adds
- * the difference of the two paces to what the task is owed, and while it is
- * owed something, half of its run time is not charged. So the sum of pace
- * and what is owed is conserved, and shares become exact over time, whatever
- * the order of moves; nobody is kept waiting for more than twice as long.
+ * Service that a task misses on the slower CPU is not forgotten. A migration adds the difference of the two
+ * global virtual times to what the task is owed. While the task is owed something, half of its run time is not
+ * charged. So the sum of global virtual time and what is owed is conserved, and shares become exact over time,
+ * whatever the order of migrations. No other task waits for more than twice as long.
  */
 #ifndef TANDEM_POLICY_BALANCE_H
 #define TANDEM_POLICY_BALANCE_H
 
 #include "eevdf.h"
 
-/* A CPU looks for heavier ones this often. What it sees must be there twice in a row: wake-ups come and go. */
+/* A CPU scans for heavier CPUs this often. An imbalance must be found twice in a row: wake-ups come and go. */
 #define TANDEM_BALANCE_NS (32 * NSEC_PER_MSEC_)
-/* Tasks that ran for this long since they last slept are what is balanced, */
+/* Load balance covers tasks that ran for this long since they last slept, */
 #define TANDEM_CPU_BOUND_NS (8 * NSEC_PER_MSEC_)
-/* and those that wanted to for this long. */
+/* and tasks that have been runnable for this long. */
 #define TANDEM_CPU_BOUND_WAIT_NS (64 * NSEC_PER_MSEC_)
-/* For less than this, nobody is moved only to take turns. */
+/* Tasks that missed less than this are not rotated. */
 #define TANDEM_ROTATE_NS (24 * NSEC_PER_MSEC_)
-/* Most that a task is owed, or owes, for where it was. */
+/* Limit of what a task is owed, or owes, after migrations. */
 #define TANDEM_OWED_MAX_NS (96 * NSEC_PER_MSEC_)
 
 POLICY bool is_cpu_bound(u64 ran_ns, u64 runnable_for_ns)
@@ -45,7 +43,10 @@ POLICY u64 load_of(u64 weight, u32 capacity)
 	return (min_u64(weight, 1ULL << 50) << 10) / (capacity ? capacity : 1);
 }
 
-/* The weight whose move from the heavier to the lighter CPU would turn the imbalance round; 0: there is none. */
+/*
+ * The weight whose migration from the heavier to the lighter CPU would reverse the imbalance. 0: there is no
+ * imbalance.
+ */
 POLICY u64 excess_weight(u64 heavy_weight, u32 heavy_capacity, u64 light_weight, u32 light_capacity)
 {
 	u64 heavy = load_of(heavy_weight, heavy_capacity), light = load_of(light_weight, light_capacity);
@@ -56,44 +57,44 @@ POLICY u64 excess_weight(u64 heavy_weight, u32 heavy_capacity, u64 light_weight,
 	return ((heavy - light) >> 10) * least;
 }
 
-/* Does moving a task of this weight make the imbalance smaller? */
+/* Does the migration of a task of this weight make the imbalance smaller? */
 POLICY bool move_improves(u64 weight, u64 excess)
 {
 	return weight <= excess - (excess >> 3);
 }
 
 /*
- * A CPU that is heavier, but whose pace is ahead, is on its way to where it
- * should be, unless it has more than four times the weight of the other.
+ * A heavier CPU whose global virtual time is ahead evens out by itself, unless it has more than four times the
+ * weight of the other CPU.
  */
 POLICY bool settles_itself(u64 excess, u64 heavy_weight)
 {
 	return excess <= heavy_weight / 4 * 3;
 }
 
-/* The end of a task's turn on a CPU that has been asked for a task because its pace is behind. */
+/* The end of a task's slice on a CPU that was asked for a task because its global virtual time is behind. */
 struct turn_view {
 	u64 weight;
 	s64 owed_ns;
-	u64 last_weight;	/* of the task whose turn ended before */
+	u64 last_weight;	/* of the task whose slice ended before */
 	s64 last_owed_ns;
-	u64 lightest;		/* least weight that was seen of late of those that matter */
+	u64 lightest;		/* lowest weight, observed recently, of tasks that matter */
 	u64 excess;		/* weight by which the CPU is too heavy */
-	u64 behind_ns;		/* virtual time by which its pace is behind */
+	u64 behind_ns;		/* by which the CPU's global virtual time is behind */
 	u64 queue_weight;
 	u32 queue_tasks;
 };
 
-/* Would the move of a task of this weight change anything? */
+/* Would the migration of a task of this weight change anything? */
 POLICY bool matters_for_turns(u64 weight, u64 excess)
 {
 	return weight >= excess / 4;
 }
 
 /*
- * Does this task change CPUs? Only when the average task has missed
- * TANDEM_ROTATE_NS (among many tasks, less); only the lightest, for it turns the imbalance round by
- * least; and of equals not the one that is owed more: it shall be alone.
+ * Is this task rotated to the other CPU? Only if the average task has missed TANDEM_ROTATE_NS (less if there
+ * are many tasks). Only the lightest task, because it reverses the imbalance by least. Of equal tasks the one
+ * that is owed more stays, because it is alone afterwards.
  */
 POLICY bool takes_turn_elsewhere(const struct turn_view *t)
 {
@@ -105,7 +106,7 @@ POLICY bool takes_turn_elsewhere(const struct turn_view *t)
 		return false;
 	if ((t->weight >> 4) > t->excess)
 		return false;
-	/* The lightest may not have had a turn of late; it is no heavier than the mean. */
+	/* `lightest` may miss a task that has not run recently. The lightest one is no heavier than the mean. */
 	if (t->weight > mean + (mean >> 3))
 		return false;
 	if (t->lightest < ~0ULL >> 1 && t->weight > t->lightest + (t->lightest >> 3))
@@ -114,10 +115,9 @@ POLICY bool takes_turn_elsewhere(const struct turn_view *t)
 }
 
 /*
- * What a task is owed after its move between CPUs of different pace (virtual
- * ns): CPU time, ns. Of a CPU that it shares with others (`queue_weight`,
- * itself included) it cannot soon get more than its share of it; ten light
- * tasks with a claim of one slice each would be a claim of ten slices.
+ * What a task is owed after a migration between CPUs with different global virtual times (virtual ns), as CPU
+ * time in ns. On a CPU that it shares with other tasks (`queue_weight`, itself included) it cannot soon get
+ * more than its share: ten light tasks with a claim of one slice each would be a claim of ten slices.
  */
 POLICY s64 owed_after_move(s64 owed_ns, u64 pace_from, u64 pace_to, u64 weight, u64 queue_weight)
 {
@@ -132,7 +132,7 @@ POLICY s64 owed_after_move(s64 owed_ns, u64 pace_from, u64 pace_to, u64 weight, 
 	return clamp_s64(clamp_s64(owed_ns, -limit, limit) + missed, -limit, limit);
 }
 
-/* The part of a run that settles what is owed: not charged if positive, charged twice if negative. */
+/* The part of a run that settles what the task is owed: not charged if positive, charged twice if negative. */
 POLICY s64 settled_ns(s64 owed_ns, u64 service_ns)
 {
 	s64 most = (s64)(min_u64(service_ns, 1ULL << 40) >> 1);
@@ -141,11 +141,10 @@ POLICY s64 settled_ns(s64 owed_ns, u64 service_ns)
 }
 
 /*
- * Pace of a CPU that looks at the one furthest ahead. Being behind for lack of
- * means is no claim: a CPU with one task, heavier than what the other has to
- * do, gives it all there is. And a CPU with tasks of total weight `weight`
- * cannot make up for more than what one of them could be owed: while it does,
- * others that came later wait for nothing they have taken.
+ * New global virtual time of a CPU that is compared with the one furthest ahead. A CPU that already gives all
+ * its time to one task, heavier than what the other CPU has to do, is behind for lack of capacity and has no
+ * claim (`gives_all`). A CPU with tasks of total weight `weight` cannot make up for more than what one of them
+ * can be owed: while it catches up, tasks that came later wait although they took nothing.
  */
 POLICY u64 pace_caught_up(u64 pace, u64 furthest, bool gives_all, u64 weight)
 {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The ground under every decision: integer types and saturating arithmetic.
+ * Integer types and saturating arithmetic for all decisions.
  *
- * Headers in this folder hold decisions only. They see integers and small
- * structs, they return a decision, and they know nothing of maps, helpers,
- * kernel types or I/O. The same text is compiled into BPF, into a simulator
- * and natively for the unit and property tests.
+ * Headers in this folder hold decisions only. They take integers and small structs and return a decision. They
+ * know nothing of maps, helpers, kernel types or I/O. The same text is compiled into BPF, into a simulator and
+ * natively for the unit and property tests.
  */
 #ifndef TANDEM_POLICY_BASE_H
 #define TANDEM_POLICY_BASE_H
@@ -23,7 +22,10 @@ typedef int64_t s64;
 
 #ifdef __BPF__
 #define POLICY static __always_inline
-/* Large ones: the verifier looks at them once, whoever calls them. They return a number, and may be given NULL. */
+/*
+ * Large functions. In BPF they are global: the verifier checks them once, not for each caller. They return a
+ * number and accept NULL.
+ */
 #define POLICY_LARGE __attribute__((weak, noinline))
 #else
 #define POLICY static inline
@@ -33,7 +35,7 @@ typedef int64_t s64;
 #define NSEC_PER_USEC_ 1000ULL
 #define NSEC_PER_MSEC_ 1000000ULL
 
-/* Shares and capacities are fixed point: 1024 is one whole pCPU of the best speed seen. */
+/* Shares and capacities are fixed point: 1024 is one whole pCPU of the best speed observed. */
 #define TANDEM_SCALE 1024U
 
 /* Order of two wrapping 64-bit times, as time_before64() in the kernel. */
@@ -63,7 +65,7 @@ POLICY s64 clamp_s64(s64 x, s64 lo, s64 hi)
 	return x < lo ? lo : x > hi ? hi : x;
 }
 
-/* From one value towards another, by `part` of `whole`. `whole` is not 0; the difference times `part` has to fit. */
+/* Moves `from` towards `to` by `part` of `whole`. `whole` is not 0; the difference times `part` has to fit. */
 POLICY u64 moved_u64(u64 from, u64 to, u64 part, u64 whole)
 {
 	if (to >= from)

@@ -2,21 +2,16 @@
 /*
  * Virtual deadlines, after EEVDF (Stoica and Abdel-Wahab, 1995).
  *
- * Every queue has a virtual time V that advances by service / total weight.
- * A task's virtual runtime v advances by service / its weight; lag = V - v is
- * what the task is owed (in nanoseconds at nice 0). A task asks for a request
- * r of CPU time and gets a deadline; the earliest deadline runs. Lag, never
- * v, is what a task carries from one queue to another: two queues have two
- * clocks.
+ * Every queue has a virtual time V that advances by service / total weight. A task's virtual runtime v advances
+ * by service / its weight; lag = V - v is what the task is owed (in nanoseconds at nice 0). A task has a
+ * request r of CPU time and gets a deadline; the earliest deadline runs. Lag, never v, is what a task carries
+ * from one queue to another, because each queue has a V of its own.
  *
- * In place of EEVDF's eligibility test (v <= V at the pick) the distance of
- * the deadline is bounded: deadline = v + min(r / weight, B). Whoever is
- * picked has v_i + d_i <= v_j + d_j with 0 < d <= B for all j, so after its
- * turn it leads anybody who waits by at most B + r_i / w_i, however many
- * compete (as in start-time fair queuing, Goyal 1996, and borrowed virtual
- * time, Duda 1999). With the plain r / weight a heavy task would lead a light
- * one by the light one's whole r / w. One queue ordered by one key suffices,
- * where the test needs two.
+ * In place of EEVDF's eligibility test (v <= V at the pick) the distance of the deadline is bounded: deadline =
+ * v + min(r / weight, B). A picked task i has v_i + d_i <= v_j + d_j with 0 < d <= B for all j, so after its
+ * slice it leads any waiting task by at most B + r_i / w_i, however many tasks compete (as in start-time fair
+ * queuing, Goyal 1996, and borrowed virtual time, Duda 1999). With the plain r / weight a heavy task would lead
+ * a light one by the light one's whole r / w. One queue ordered by one key suffices, where the test needs two.
  */
 #ifndef TANDEM_POLICY_EEVDF_H
 #define TANDEM_POLICY_EEVDF_H
@@ -24,11 +19,11 @@
 #include "base.h"
 
 #define TANDEM_WEIGHT_NICE_0 1024U
-/* Weight among SCHED_IDLE tasks only; they have a queue of their own. */
+/* Weight of SCHED_IDLE tasks among themselves; they have a queue of their own. */
 #define TANDEM_WEIGHT_IDLE 3U
 /*
- * Effective weights, the product of nice and the groups above, have ten more
- * bits: 1 << 20 is a task of nice 0 outside of all groups.
+ * Effective weights, the product of nice and the cgroups above, have ten more bits: 1 << 20 is a task of nice 0
+ * outside of all groups.
  */
 #define TANDEM_EFFECTIVE_SHIFT 10U
 #define TANDEM_UNIT (1ULL << 20)
@@ -36,24 +31,24 @@
 #define TANDEM_EFFECTIVE_MAX (1ULL << 38)
 #define TANDEM_REQUEST_NS (3 * NSEC_PER_MSEC_)
 #define TANDEM_REQUEST_MIN_NS (500 * NSEC_PER_USEC_)
-/* Whoever wants to run has a turn about so often, if the shortest request allows it. */
+/* A runnable task gets a slice about this often, if the shortest request allows it. */
 #define TANDEM_CYCLE_NS (256 * NSEC_PER_MSEC_)
-/* Of a task that sleeps again soon. */
+/* Request of a task that sleeps again soon. */
 #define TANDEM_REQUEST_SHORT_NS (100 * NSEC_PER_USEC_)
 #define TANDEM_TICK_NS (4 * NSEC_PER_MSEC_)
 
 /*
- * A queue has a base request, what its tasks ask for at a time that ask for nothing themselves: 3 ms, or what a pool of CPUs is to
- * have. Thresholds are parts of it.
+ * The base request of a queue is the request of its tasks that ask for none themselves: 3 ms, or what is set
+ * for a pool of CPUs. Thresholds are parts of it.
  *
- * Who has run for this long since it last slept will not sleep soon: 8 ms for 3.
+ * A task that has run for this long since it last slept will not sleep soon: 8 ms for a base of 3 ms.
  */
 POLICY u64 long_burst_ns(u64 base_ns)
 {
 	return base_ns * 8 / 3;
 }
 
-/* A running task is not preempted by a wake-up before it ran this long: 0.7 ms for 3. */
+/* A running task is not preempted by a wake-up before it has run for this long: 0.7 ms for a base of 3 ms. */
 POLICY u64 min_run_ns(u64 base_ns)
 {
 	return base_ns * 7 / 30;
@@ -84,7 +79,7 @@ POLICY u64 real_ns(u64 virt_ns, u64 weight)
 {
 	virt_ns = min_u64(virt_ns, 1ULL << 45);
 	weight = min_u64(weight, TANDEM_EFFECTIVE_MAX);
-	/* The product must not wrap; what is shifted away first is below 1 / 60000 of it. */
+	/* The product must not wrap. What is shifted out first is below 1 / 60000 of it. */
 	if (virt_ns >> 36)
 		return (virt_ns >> 20) * weight;
 	if (weight >> 28)
@@ -93,12 +88,11 @@ POLICY u64 real_ns(u64 virt_ns, u64 weight)
 }
 
 /*
- * How much CPU a task asks for at a time: the base, and less for a task that
- * is so light beside the others on its CPU (`queue_weight` of `queue_tasks`,
- * itself included) that it would take its turn less than once per TANDEM_CYCLE_NS: the time
- * between two turns is the turn over the share, and a whole slice at weight 15
- * beside heavy tasks would legally make it wait for tens of seconds. Not for
- * all that are lighter than the mean: switches cost.
+ * The request of a task: the base, and less for a task that is so light beside the others on its CPU
+ * (`queue_weight` of `queue_tasks`, itself included) that it would get a slice less than once per
+ * TANDEM_CYCLE_NS. The time between two slices is the slice over the share: with a whole slice, a task of
+ * weight 15 beside heavy ones would legally wait for tens of seconds. Not all tasks lighter than the mean get a
+ * shorter request: switches cost.
  */
 POLICY u64 request_ns(u64 base_ns, u64 weight, u64 queue_weight, u32 queue_tasks)
 {
@@ -106,16 +100,16 @@ POLICY u64 request_ns(u64 base_ns, u64 weight, u64 queue_weight, u32 queue_tasks
 
 	if (weight >= queue_weight / (queue_tasks ? queue_tasks : 1))
 		return base_ns;
-	/* In 1/1024: what that loses the floor would swallow. */
+	/* In units of 1/1024: the minimum request is coarser than what this loses. */
 	share = (weight << 10) / max_u64(queue_weight, 1);
 	turn = TANDEM_CYCLE_NS * share >> 10;
 	return min_u64(max_u64(turn, TANDEM_REQUEST_MIN_NS), base_ns);
 }
 
 /*
- * What the deadline of a task that wakes is for: what it usually needs until
- * it sleeps again, and a margin. Who needs less is served sooner (the point of
- * requests in EEVDF) and gets no more for it: run time is charged all the same.
+ * The request for which the deadline of a waking task is computed: what it usually needs until it sleeps again,
+ * and a margin. A task that needs less is served sooner (the point of requests in EEVDF) and gets no more CPU
+ * time for it: run time is charged all the same.
  */
 POLICY u64 wake_request_ns(u64 base_ns, u64 mean_burst_ns)
 {
@@ -129,16 +123,15 @@ POLICY u64 deadline_distance(u64 remaining_ns, u64 weight, u64 base_ns)
 }
 
 /*
- * What a task is owed is carried as CPU time (ns), positive: owed to it. That
- * is the same under any weight and on any clock. `request`: its own, or the
- * queue's base request if that is more.
+ * Lag is carried as CPU time (ns); positive: owed to the task. That is the same under any weight and in any
+ * queue. `request`: the task's own, or the queue's base request if that is more.
  */
 POLICY s64 lag_limit(u64 request)
 {
 	return (s64)(request + TANDEM_TICK_NS);
 }
 
-/* CPU time owed to a task whose virtual time is v on a clock that shows V. */
+/* CPU time owed to a task of virtual time v in a queue whose V is `clock`. */
 POLICY s64 lag_of(u64 clock, u64 v, u64 weight, u64 request)
 {
 	s64 limit = lag_limit(request);
@@ -149,11 +142,10 @@ POLICY s64 lag_of(u64 clock, u64 v, u64 weight, u64 request)
 }
 
 /*
- * Virtual time with which a task joins a queue whose clock shows V. Lag is not
- * inflated as with PLACE_LAG in the kernel: there V is the mean of those in
- * the queue and moves towards whoever joins; here it does not, and whoever
- * sleeps often would get a new credit each time. (Measured: one in a hundred
- * wake-ups of a message storm took 2.4 ms instead of 0.6, some 300 ms.)
+ * Virtual time with which a task joins a queue whose V is `clock`. Lag is not inflated as by PLACE_LAG in the
+ * kernel. There V is the mean of the tasks in the queue and moves towards a task that joins. Here it does not,
+ * and a task that sleeps often would get a new credit each time. (Measured: one in a hundred wake-ups of a
+ * message storm took 2.4 ms instead of 0.6, some 300 ms.)
  */
 POLICY u64 v_on_join(u64 clock, s64 lag, u64 request, u64 weight)
 {
@@ -167,12 +159,10 @@ POLICY u64 v_on_join(u64 clock, s64 lag, u64 request, u64 weight)
 }
 
 /*
- * The clock is kept near the tasks. Who comes and goes with a forgiven debt or
- * a clamped credit got more or less than the fluid ideal gave it, and V drifts
- * away from the v of those who stay; on a CPU of small total weight soon by
- * seconds, and whoever came from elsewhere would be placed by so much too far
- * ahead or behind. The task that is picked has nearly the smallest v, and
- * nobody leads it by more than B and a turn.
+ * Keeps V near the tasks. A task that leaves and returns with a forgiven debt or a clamped credit got more or
+ * less than in the fluid ideal, and V drifts away from the v of the tasks that stay. On a CPU of small total
+ * weight it is soon off by seconds, and a task from elsewhere would be placed that far ahead or behind. The
+ * picked task has nearly the smallest v, and no task leads it by more than B and a slice.
  */
 POLICY u64 clock_anchored(u64 clock, u64 picked_v, u64 request, u64 weight, u64 base_ns)
 {
@@ -184,9 +174,8 @@ POLICY u64 clock_anchored(u64 clock, u64 picked_v, u64 request, u64 weight, u64 
 }
 
 /*
- * A change of weight: what is owed in CPU time stays the same, its virtual
- * size does not. It is limited here as everywhere: a group that goes from one
- * thread to a thousand makes a thousand times as much of it.
+ * A change of weight. What is owed in CPU time stays the same; its virtual size does not. It is limited here as
+ * everywhere: a group that goes from one thread to a thousand multiplies it by a thousand.
  */
 POLICY u64 v_reweighted(u64 clock, u64 v, u64 old_weight, u64 new_weight, u64 request)
 {
@@ -194,8 +183,8 @@ POLICY u64 v_reweighted(u64 clock, u64 v, u64 old_weight, u64 new_weight, u64 re
 }
 
 /*
- * A debt is worked off while others are served: `progress` is how far V came
- * since the task left the queue (DELAY_DEQUEUE in the kernel).
+ * A debt (negative lag) is paid off while other tasks are served: `progress` is how far V has advanced since
+ * the task left the queue (DELAY_DEQUEUE in the kernel).
  */
 POLICY s64 lag_after_sleep(s64 lag, s64 progress, u64 weight)
 {
@@ -208,10 +197,9 @@ POLICY s64 lag_after_sleep(s64 lag, s64 progress, u64 weight)
 }
 
 /*
- * The kernel's watchdog ends any scheduler that lets a runnable task wait for
- * its time limit, even where the weights entitle others to that. A task that
- * would wait for longer than an eighth of the limit is therefore also served
- * by the clock on the wall. Wait of a task whose deadline lies `ahead` of V.
+ * Anti-starvation. The kernel's watchdog ejects any scheduler that lets a runnable task wait for its time limit,
+ * even where the weights entitle other tasks to that. A task that would wait for longer than an eighth of the limit
+ * is therefore also served by wall-clock deadline. `ahead_ns`: how far the deadline of the task lies ahead of V.
  */
 POLICY bool waits_too_long(u64 ahead_ns, u64 queue_weight, u64 watchdog_ns)
 {
@@ -219,10 +207,9 @@ POLICY bool waits_too_long(u64 ahead_ns, u64 queue_weight, u64 watchdog_ns)
 }
 
 /*
- * Does a waking task take the CPU from the one that runs? Not before that has
- * run for a moment, unless it has had more than its share (`curr_lead`: how far
- * it is ahead of V; EEVDF calls it not eligible) and will not soon sleep by
- * itself (`curr_burst_ns`: what it has run since it last did). `base_ns`: of the queue.
+ * Does a waking task preempt the current one? Not before the current task has run for a moment, unless it has
+ * had more than its share (`curr_lead`: how far it is ahead of V; EEVDF calls it not eligible) and will not
+ * soon sleep by itself (`curr_burst_ns`: run time since it last slept). `base_ns`: base request of the queue.
  */
 POLICY bool wakeup_preempts(u64 wakee_deadline, u64 curr_deadline, s64 curr_lead, u64 curr_ran_ns, u64 curr_burst_ns,
 			    u64 base_ns)
@@ -233,9 +220,9 @@ POLICY bool wakeup_preempts(u64 wakee_deadline, u64 curr_deadline, s64 curr_lead
 }
 
 /*
- * Best effort gets nothing while others want the CPU, except this: the
- * kernel's watchdog ends any scheduler that lets a runnable task wait for its
- * time limit. One short slice per interval keeps `waiting` tasks alive.
+ * SCHED_IDLE tasks get nothing while normal tasks want the CPU, except this (anti-starvation): the kernel's
+ * watchdog ejects any scheduler that lets a runnable task wait for its time limit. One short slice per interval
+ * keeps `waiting` SCHED_IDLE tasks within it.
  */
 POLICY bool idle_floor_due(u64 now_ns, u64 last_ns, u32 waiting, u64 watchdog_ns)
 {

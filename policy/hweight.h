@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Hierarchical weights, flattened: what a tree of cgroups leaves of the
- * weight of one task.
+ * Hierarchical weights, flattened: the effective weight of one task in a tree of cgroups.
  *
  * A group of weight w among active siblings and tasks of total weight S gets
  * w / S of what its parent gets. Instead of shares, which underflow in deep
@@ -26,7 +25,7 @@
 #define TANDEM_SCALE_ONE (1ULL << 30)
 /* Largest scale: a group of weight 10000 whose only task has nice 19. */
 #define TANDEM_SCALE_MAX (1ULL << 44)
-/* A group stays active for this long after its last task went to sleep: sleepers change nothing. */
+/* A group stays active for this long after its last task went to sleep, so that short sleeps change no scale. */
 #define TANDEM_GROUP_LINGER_NS 8000000ULL
 
 /* cgroup cpu.weight (1..10000, 100 is ordinary) -> the kernel's load weight. */
@@ -39,13 +38,13 @@ POLICY u64 weight_of_cgroup(u32 cgroup_weight)
 
 POLICY u64 effective_weight(u32 own_weight, u64 scale)
 {
-	/* To the nearest: light tasks have few steps. */
+	/* Rounded to the nearest: light tasks have few steps. */
 	u64 w = ((u64)own_weight * min_u64(scale, TANDEM_SCALE_MAX) + (1ULL << 19)) >> 20;
 
 	return w < TANDEM_EFFECTIVE_MIN ? TANDEM_EFFECTIVE_MIN : min_u64(w, TANDEM_EFFECTIVE_MAX);
 }
 
-/* `active_weight` is S(g): of the group's runnable tasks and active child groups. */
+/* `active_weight` is S(g): the weight of the group's runnable tasks and active child groups. */
 POLICY u64 group_scale(u64 parent_scale, u64 group_weight, u64 active_weight)
 {
 	u64 product;
@@ -58,7 +57,7 @@ POLICY u64 group_scale(u64 parent_scale, u64 group_weight, u64 active_weight)
 	return max_u64(min_u64(product / active_weight, TANDEM_SCALE_MAX), 1);
 }
 
-/* Is a change worth reweighting tasks for? The kernel forgoes 1/64; over three levels that adds up. */
+/* Is the change large enough to reweight tasks? The kernel ignores 1/64; over three levels that adds up. */
 POLICY bool scale_moved(u64 old_scale, u64 new_scale)
 {
 	u64 d = old_scale > new_scale ? old_scale - new_scale : new_scale - old_scale;

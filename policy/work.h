@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Work that is to be done on a CPU: what those who run or wait there hold up
- * somebody who joins them for.
+ * Work queued on a CPU: how long the tasks that run or wait there delay a task that joins them.
  *
- * Tasks take turns. Beside a task that needs w until it sleeps again, one that
- * needs w_i gets min(w_i, w) of the CPU before both are through. One sum cannot
- * say that for every w; two can bound it: of one turn of each, which is exact for
- * who needs no more than a turn, and of what each needs in all.
+ * Tasks share a CPU in slices. Beside a task that needs w until it sleeps, a task that needs w_i gets min(w_i, w) of
+ * the CPU before both are done. One sum cannot express that for every w, but two sums bound it: one slice of each
+ * task, which is exact for a joining task that needs no more than a slice, and the whole burst of each task.
  */
 #ifndef TANDEM_POLICY_WORK_H
 #define TANDEM_POLICY_WORK_H
 
 #include "eevdf.h"
 
-/* Run time between sleeps is not followed beyond this: such a task is a hog. */
+/* Run time between two sleeps is not tracked beyond this: such a task is CPU-bound. */
 #define TANDEM_BURST_MAX_NS (32 * NSEC_PER_MSEC_)
 
-/* Both sums, in microseconds, in one word, so that one atomic addition books a task: up to 1e5 tasks on a CPU. */
+/*
+ * Both sums, in microseconds, are in one word, so that one atomic addition books a task. They hold up to 1e5
+ * tasks per CPU.
+ */
 #define TANDEM_BOOKED_RUNS_SHIFT 32
 
-/* What a task adds that runs for so long between two sleeps. Fewer than 47 bits; more for a longer run, in both sums. */
+/* What a task with this burst (run time between two sleeps) adds: 47 bits at most. Both sums grow with the burst. */
 POLICY u64 booked_work(u64 burst_ns)
 {
 	u64 turn_us = min_u64(burst_ns, TANDEM_TICK_NS) / NSEC_PER_USEC_;
@@ -28,19 +29,19 @@ POLICY u64 booked_work(u64 burst_ns)
 	return run_us << TANDEM_BOOKED_RUNS_SHIFT | turn_us;
 }
 
-/* One turn of each. */
+/* One slice of each task. */
 POLICY u64 booked_turns_ns(u64 booked)
 {
 	return (u32)booked * NSEC_PER_USEC_;
 }
 
-/* What each needs until it sleeps. */
+/* The whole burst of each task. */
 POLICY u64 booked_runs_ns(u64 booked)
 {
 	return (booked >> TANDEM_BOOKED_RUNS_SHIFT) * NSEC_PER_USEC_;
 }
 
-/* How long those booked keep a task from being done that needs `work_ns`. */
+/* How long the booked tasks delay the completion of a task that needs `work_ns`. */
 POLICY u64 held_up_ns(u64 booked, u64 work_ns)
 {
 	u64 turns_ns = booked_turns_ns(booked);
@@ -52,8 +53,8 @@ POLICY u64 held_up_ns(u64 booked, u64 work_ns)
 }
 
 /*
- * How long the task keeps those from being done, in all: beside it each of them loses what it takes in turn from this one,
- * min(w_i, w), and n of them no more than n times w. `waits_for_ns`: held_up_ns().
+ * How long the task delays the tasks queued ahead, summed over them. Each loses the slices that this task takes
+ * before it is done, min(w_i, w), and n tasks lose no more than n times w. `waits_for_ns`: held_up_ns().
  */
 POLICY u64 holds_up_ns(u64 waits_for_ns, u32 nr_tasks, u64 work_ns)
 {

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Fairness on one CPU: joining and leaving a queue, charging run time,
- * deadlines (policy/eevdf.h).
+ * Fairness on one CPU: joining and leaving a queue, charging run time, deadlines (policy/eevdf.h).
  *
- * A task is in a queue from the moment it becomes runnable until it sleeps,
- * also while it runs. Only the owner of a queue advances its clock; weights
- * are atomic because any CPU may enqueue. Run time is charged without steal:
- * a task does not pay for time in which the host ran somebody else.
+ * A task is in a queue from the moment it becomes runnable until it sleeps, also while it runs. Only the CPU
+ * that owns a queue advances its V; weights are atomic because any CPU may enqueue. Run time is charged without
+ * steal: a task does not pay for time in which the host ran something else.
  */
 #ifndef TANDEM_CORE_FAIR_BPF_H
 #define TANDEM_CORE_FAIR_BPF_H
@@ -14,19 +12,22 @@
 #include "quota.bpf.h"
 #include "side.bpf.h"
 
-/* Apart: following where the value comes from, the verifier of 6.16 meets a fault of its own (-EFAULT, __mark_chain_precision). */
+/*
+ * A separate function: inlined, it triggers a bug in the verifier of 6.16, which fails while it traces where
+ * the value comes from (-EFAULT, __mark_chain_precision).
+ */
 COLD u64 lag_base_of(u64 request_ns, u64 base_ns)
 {
 	return max_u64(request_ns, base_ns);
 }
 
-/* By which what a task is owed is limited. */
+/* The request that bounds lag (lag_limit()). */
 static __always_inline u64 lag_base(const struct task_state *t, const struct cpu_state *c)
 {
 	return lag_base_of(t->request_ns, c->base_request_ns);
 }
 
-/* A new request. */
+/* Start a new request. */
 static __always_inline void renew_request(struct task_state *t, struct cpu_state *c)
 {
 	u32 i = class_index(t->class);
@@ -37,8 +38,8 @@ static __always_inline void renew_request(struct task_state *t, struct cpu_state
 }
 
 /*
- * It has just woken up: its deadline is that of what it will need until it
- * sleeps again. Its turn is not cut short if that takes a little longer.
+ * After a wake-up the deadline is that of what the task usually needs until it sleeps again. Its slice is not
+ * cut short if it needs a little more.
  */
 static __always_inline void expect_little(struct task_state *t)
 {
@@ -52,7 +53,7 @@ static __always_inline u64 remaining(const struct task_state *t)
 	return sub_floor_u64(t->request_ns, t->used_ns);
 }
 
-/* So near to its end that what is left is not worth a turn: timers are early as often as late. */
+/* A rest of a request up to this long is not worth a slice: timers fire early as often as late. */
 #define REQUEST_SLACK_NS (100 * NSEC_PER_USEC_)
 
 static __always_inline bool request_done(const struct task_state *t)
@@ -60,7 +61,7 @@ static __always_inline bool request_done(const struct task_state *t)
 	return remaining(t) <= min_u64(REQUEST_SLACK_NS, t->request_ns >> 3);
 }
 
-/* What others have to wait for on account of t. */
+/* Work that t adds to its CPU: what other tasks there have to wait for. */
 static __always_inline u64 work_of(const struct task_state *t)
 {
 	return booked_work(max_u64(t->mean_burst_ns, t->burst_ns));
@@ -82,7 +83,7 @@ static __always_inline void book_work(struct task_state *t, struct cpu_state *c,
 	give_back_work(__sync_lock_test_and_set(&t->work_stake, stake_of(cpu, 0, work)));
 }
 
-/* A running task has turned out longer than it used to be. */
+/* A running task runs for longer than it usually does: book the difference. */
 static __always_inline void rebook_work(struct task_state *t, struct cpu_state *c)
 {
 	u64 work = work_of(t), old = t->work_stake;
@@ -96,8 +97,8 @@ static __always_inline void rebook_work(struct task_state *t, struct cpu_state *
 }
 
 /*
- * V of a class at this moment. The owner writes it at its ticks and switches;
- * in between it is projected, or whoever wakes there would get a credit.
+ * V of a class is written by the owner at its ticks and switches. In between it is projected; otherwise a task
+ * that wakes up there would get a credit.
  */
 static __always_inline u64 not_yet_charged(const struct cpu_state *c, u32 i, u64 now)
 {
@@ -113,7 +114,7 @@ static __always_inline u64 clock_now(const struct cpu_state *c, u32 i, u64 now)
 	return c->clock[i] + not_yet_charged(c, i, now);
 }
 
-/* How far the task that runs is ahead of V: what it has had more than its share, at its weight. */
+/* How far the running task is ahead of V: what it got beyond its share, at its weight. */
 static __always_inline s64 curr_lead(const struct cpu_state *c, u64 now)
 {
 	u64 uncharged = c->curr_charged_at_ns ? sub_floor_u64(now, c->curr_charged_at_ns) : 0;
@@ -122,7 +123,7 @@ static __always_inline s64 curr_lead(const struct cpu_state *c, u64 now)
 		     clock_now(c, class_index(c->curr_class), now));
 }
 
-/* What it has run since it last slept. */
+/* Run time of the current task since it last slept. */
 static __always_inline u64 curr_burst(const struct cpu_state *c, u64 now)
 {
 	return c->curr_burst_ns + (c->curr_charged_at_ns ? sub_floor_u64(now, c->curr_charged_at_ns) : 0);
@@ -140,9 +141,8 @@ static __always_inline void take_off_hogs(struct cpu_state *c, u64 weight)
 }
 
 /*
- * Balancing looks at those who stay. Somebody who wakes for a moment may weigh
- * a hundred times what all others do; to move them out of its way would take
- * longer than it stays.
+ * Load balance counts only tasks that stay runnable. A task that wakes up for a moment may weigh a hundred
+ * times as much as all others together; migrating the others out of its way would take longer than it runs.
  */
 static __always_inline void count_hog(struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
@@ -153,12 +153,12 @@ static __always_inline void count_hog(struct task_state *t, struct cpu_state *c,
 		return;
 	__sync_fetch_and_add(&c->hog_weight, weight);
 	__sync_fetch_and_add(&c->hogs, 1);
-	/* Two CPUs may come to that conclusion, while a third moves it. */
+	/* Two CPUs may count it at the same time, while a third moves it. */
 	if (__sync_val_compare_and_swap(&t->hog_stake, 0, stake_of(cpu, 0, weight)))
 		take_off_hogs(c, weight);
 }
 
-/* Whoever counted it, it is not there any more. */
+/* Stop counting t as CPU-bound, on whichever CPU it was counted. */
 static __always_inline void count_hog_no_more(struct task_state *t)
 {
 	u64 stake = t->hog_stake ? __sync_lock_test_and_set(&t->hog_stake, 0) : 0;
@@ -176,14 +176,14 @@ static __always_inline void take_off_queue(struct cpu_state *c, u64 stake)
 	__sync_fetch_and_sub(&c->tasks[i], 1);
 }
 
-/* What t has added to the sums of a CPU beside its weight is taken off them. */
+/* Take off what t has added to a CPU's sums beside its weight. */
 static __always_inline void give_back_extras(struct task_state *t)
 {
 	give_back_work(__sync_lock_test_and_set(&t->work_stake, 0));
 	count_hog_no_more(t);
 }
 
-/* All that t has added is taken off. */
+/* Take off all that t has added to a CPU's sums. */
 static __always_inline void give_back(struct task_state *t, u64 stake)
 {
 	struct cpu_state *c = cpu_state(stake_cpu(stake));
@@ -194,7 +194,7 @@ static __always_inline void give_back(struct task_state *t, u64 stake)
 	give_back_extras(t);
 }
 
-/* What a runnable task is owed after it has changed CPUs. Neither of them needs what it asked for before. */
+/* Settle what a runnable task is owed after a migration. Requests for a task from either CPU are dropped. */
 static __always_inline void settle_move(struct task_state *t, struct cpu_state *from, struct cpu_state *to, u64 now)
 {
 	if (from->pace_known && to->pace_known && t->class == CLASS_NORMAL)
@@ -226,7 +226,7 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	clock = clock_now(c, i, now);
 	if (t->left_cpu == cpu)
 		t->lag = lag_after_sleep(t->lag, (s64)(clock - t->left_clock), t->weight);
-	/* On an empty queue nobody owes anybody anything. */
+	/* An empty queue has no lag: start at V. */
 	t->v = c->weight[i] ? v_on_join(clock, t->lag, lag_base(t, c), t->weight) : clock;
 	t->lag = 0;
 	stake = stake_of(cpu, i, t->weight);
@@ -239,10 +239,10 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	}
 	count_hog(t, c, cpu, now);
 	book_work(t, c, cpu);
-	/* Another CPU may have taken it off the queue meanwhile, before there was anything of this to give back. */
+	/* Another CPU may have taken it off the queue meanwhile, before the extras were booked: take them off again. */
 	if (t->stake != stake)
 		give_back_extras(t);
-	/* Or it has ended, before there was anything at all. */
+	/* Or the task has ended before its stake was set. */
 	if (t->ended)
 		leave(t, now);
 	renew_request(t, c);
@@ -263,14 +263,14 @@ static __always_inline void leave(struct task_state *t, u64 now)
 	give_back(t, stake);
 }
 
-/* A move that was prepared has failed: somebody else has the task. What it has joined since is not touched. */
+/* Undo a prepared move that failed because another CPU has the task. What the task has joined since is not touched. */
 static __always_inline void retract(struct task_state *t, u64 stake)
 {
 	if (stake && __sync_val_compare_and_swap(&t->stake, stake, 0) == stake)
 		give_back(t, stake);
 }
 
-/* From one queue's clock to another's: lag is carried, v is not. The rest of the request goes along. */
+/* Change from one queue's clock to another's: lag is carried, v is not. The rest of the request is carried, too. */
 static __always_inline void rejoin(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
 {
 	struct cpu_state *from, *to = cpu_state(cpu);
@@ -291,7 +291,7 @@ static __always_inline void rejoin(struct task_struct *p, struct task_state *t, 
 	}
 }
 
-/* The weight may have changed meanwhile, by the group's activity or by its settings. */
+/* Update the weight, which may have changed with the group's activity or settings. */
 static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
 {
 	struct group_state *g = group_state(t->group);
@@ -315,10 +315,9 @@ static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
 }
 
 /*
- * Run time is what the kernel accounts it as (cpu.stat, top): its clock stops
- * when it begins to look for the next task, not when we are told. Steal comes
- * off, unless the kernel has taken it off itself (PARAVIRT_TIME_ACCOUNTING):
- * then the two cannot both fit into the time that has passed.
+ * Run time is what the kernel accounts (cpu.stat, top): its clock stops when it begins to pick the next task,
+ * not when the scheduler is told. Steal is subtracted unless the kernel has already done so
+ * (PARAVIRT_TIME_ACCOUNTING). If it has not, run time and steal do not both fit into the time that has passed.
  */
 static __always_inline u64 service_of(u64 ran_ns, u64 wall_ns, u64 stolen_ns)
 {
@@ -326,8 +325,8 @@ static __always_inline u64 service_of(u64 ran_ns, u64 wall_ns, u64 stolen_ns)
 }
 
 /*
- * Account what p ran on `cpu` since the last charge, without steal. To be
- * called on that very CPU: its clock and its steal are exact only there.
+ * Charge what p ran on `cpu` since the last charge, without steal. Call it on that CPU: its clock and steal are
+ * exact only there.
  */
 static __always_inline void charge(const struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {

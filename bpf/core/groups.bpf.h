@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * cgroups: who belongs where, and what that does to a task's weight.
+ * cgroups: which group a task belongs to, and what that does to its weight.
  *
- * The hot path knows one number per group, its scale (policy/hweight.h): one
- * load and one multiplication at any depth. It reports in return when tasks
- * become runnable and cease to be, to a cell that only its own CPU writes;
- * the tree is walked only when a group wakes that had been quiet for
- * milliseconds. A timer turns the cells into new scales, as often as they
- * change, and not at all while nobody but the root has tasks.
+ * The hot path reads one number per group, its scale (policy/hweight.h): one load and one multiplication at any
+ * depth. In return it counts tasks that become runnable or stop being runnable, in a cell of its CPU (with more
+ * than MAX_LOAD_CELLS CPUs several share a cell). The tree is walked only when a group becomes active that had
+ * been quiet for milliseconds. A timer turns the cells into new scales, as often as they change, and not at all
+ * while only the root has tasks.
  */
 #ifndef TANDEM_CORE_GROUPS_BPF_H
 #define TANDEM_CORE_GROUPS_BPF_H
@@ -15,19 +14,20 @@
 #include "state.bpf.h"
 
 #define ROOT_GROUP 0
-/* How often scales are recomputed: while they change, and at most. */
+/* Interval between two refreshes of the scales: the shortest (while they change), and the longest. */
 #define REFRESH_MIN_NS (2 * NSEC_PER_MSEC_)
 #define REFRESH_MAX_NS (32 * NSEC_PER_MSEC_)
-/* A refresh may take this part of a CPU's time. */
+/* A refresh may take one part in REFRESH_PART of a CPU's time. */
 #define REFRESH_PART 32
-/* So late a timer does not come: it was lost with its CPU. */
+/* A timer that is this late will not fire: it was lost with its CPU. */
 #define TIMER_LOST_NS (250 * NSEC_PER_MSEC_)
 /* The kernel's weight of a cpu.idle group. */
 #define IDLE_GROUP_WEIGHT 3
 
 /*
- * Sums of the own weights of a group's runnable tasks, one for so many CPUs on which they became so or ceased to be: with few
- * CPUs one each, so that nobody else writes there; with many not one each, or the refresh would take for ever.
+ * Sums of the nice weights of a group's runnable tasks, in cells by the CPU on which they became runnable or
+ * stopped being runnable. With few CPUs each has a cell of its own, which no other CPU writes; with many, CPUs
+ * share cells, or the refresh would take too long.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -57,7 +57,7 @@ struct {
 	__type(value, u32);
 } group_ids SEC(".maps");
 
-/* Unused numbers. First in, first out: a number rests for long before it is used again. */
+/* Unused group numbers. First in, first out: a number stays unused for long before it is used again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, MAX_GROUPS);
@@ -77,7 +77,7 @@ struct {
 
 u64 active_groups[NR_GROUP_WORDS];
 u32 nr_group_words;	/* beyond these all words are 0 */
-u64 refresh_at_ns;	/* for when the timer is armed; 0: it is not */
+u64 refresh_at_ns;	/* when the armed timer fires; 0: not armed */
 u64 refresh_interval_ns;
 u32 nr_groups;
 u32 nr_groups_shared;	/* cgroups without a record of their own */
@@ -100,7 +100,7 @@ static __always_inline void set_group_bit(u64 *words, u32 group, bool on)
 		__sync_fetch_and_and(&words[word], ~bit);
 }
 
-/* Does a timer that is armed for `armed_ns` (0: it is not) come by `at_ns`? */
+/* Does a timer that is armed for `armed_ns` (0: not armed) fire by `at_ns`? */
 static __always_inline bool timer_comes_by(u64 armed_ns, u64 at_ns, u64 now)
 {
 	return armed_ns && !time_before_ns(at_ns, armed_ns) && time_before_ns(now, armed_ns + TIMER_LOST_NS);
@@ -121,7 +121,7 @@ static __always_inline void refresh_soon(u64 now)
 	bpf_timer_start(&t->timer, REFRESH_MIN_NS, 0);
 }
 
-/* A group has tasks again: so it counts among its siblings, and the groups above among theirs. */
+/* A group has runnable tasks again: it counts among its siblings, and its ancestors count among theirs. */
 COLD int activate(u32 group, u64 now)
 {
 	u32 depth;
@@ -186,7 +186,7 @@ COLD u64 sum_load(u32 group)
 	return sum > 0 ? sum : 0;
 }
 
-/* A group with runnable tasks keeps those above it active: they may stand before it in the refresh, or after it. */
+/* A group with runnable tasks keeps its ancestors active: the refresh may visit them before it or after it. */
 COLD int active_up_to_root(u32 group, u64 now)
 {
 	u32 depth;
@@ -205,9 +205,9 @@ COLD int active_up_to_root(u32 group, u64 now)
 }
 
 enum refresh_pass {
-	PASS_COUNT,	/* take the sums, clear the children's */
-	PASS_TELL,	/* add each group to its parent, retire the quiet ones */
-	PASS_SCALE,	/* new scales; a parent is seldom behind its child, and if so, the next round mends it */
+	PASS_COUNT,	/* sum up the cells, clear the children's sums */
+	PASS_TELL,	/* add each group to its parent, deactivate the quiet ones */
+	PASS_SCALE,	/* new scales; a parent seldom comes after its child, and then the next round corrects it */
 };
 
 static __always_inline bool refresh_group(struct group_state *g, u32 group, u32 pass, u64 now)
@@ -229,7 +229,7 @@ static __always_inline bool refresh_group(struct group_state *g, u32 group, u32 
 		if (now - g->active_at_ns > TANDEM_GROUP_LINGER_NS) {
 			g->active = 0;
 			set_group_bit(active_groups, group, false);
-			/* Somebody may have become runnable, and have seen an active group. */
+			/* A task may have become runnable meanwhile, and have found the group active. */
 			if (sum_load(group))
 				activate(group, now);
 			return true;
@@ -237,7 +237,7 @@ static __always_inline bool refresh_group(struct group_state *g, u32 group, u32 
 		if (group == ROOT_GROUP)
 			return false;
 		g->idle = g->own_idle || parent->idle;
-		/* Without quota left it is not there for its siblings. */
+		/* A group without quota left does not compete with its siblings. */
 		if (!g->quota_ns || g->pool_ns > 0)
 			parent->child_weight += g->own_idle ? IDLE_GROUP_WEIGHT : g->weight;
 		return false;
@@ -299,7 +299,7 @@ static int refresh(void *map, u32 *key, struct one_timer *t)
 	if (!any)
 		return 0;
 	interval = changes ? REFRESH_MIN_NS : min_u64(refresh_interval_ns * 2, REFRESH_MAX_NS);
-	/* With thousands of active groups it takes its time, and shall not take more than a small part of the CPU's. */
+	/* With thousands of active groups a refresh takes long, but it may take only a small part of the CPU's time. */
 	interval = max_u64(interval, REFRESH_PART * (bpf_ktime_get_ns() - began_ns));
 	interval = max_u64(interval, REFRESH_MIN_NS);
 	refresh_interval_ns = interval;
@@ -315,13 +315,16 @@ static __always_inline u32 group_by_id(u64 id)
 	return group ? *group : ROOT_GROUP;
 }
 
-/* Number of a cgroup's record; the root's where there is none. */
+/* Number of a cgroup's record; the root's if it has none. */
 static __always_inline u32 group_of(const struct cgroup *cgrp)
 {
 	return group_by_id(k_cgroup_id(cgrp));
 }
 
-/* Number of the record that a cgroup's settings belong to; the root's, which has none, if it shares its parent's. */
+/*
+ * Number of the record that a cgroup's settings belong to. For a cgroup that shares its parent's record it is
+ * the root's, which has no settings.
+ */
 static __always_inline u32 own_group_of(const struct cgroup *cgrp)
 {
 	u32 group = group_of(cgrp);
@@ -330,14 +333,17 @@ static __always_inline u32 own_group_of(const struct cgroup *cgrp)
 	return g && g->id == k_cgroup_id(cgrp) ? group : ROOT_GROUP;
 }
 
-/* A cgroup with the cpu controller appears. Returns the number of its record. */
+/* A cgroup with the cpu controller is created. Returns the number of its record. */
 COLD u32 group_add(u64 id, u64 parent_id)
 {
 	u32 parent = group_by_id(parent_id), group = ROOT_GROUP, i;
 	struct group_state *g;
 
 	if (parent_id && bpf_map_pop_elem(&free_groups, &group)) {
-		/* All records are taken. Its tasks count as the parent's own: weights inside of the parent are lost. */
+		/*
+		 * All records are in use. The cgroup's tasks count as the parent's own: weights inside of the
+		 * parent are lost.
+		 */
 		g = group_state(parent);
 		if (g)
 			__sync_fetch_and_add(&g->sharers, 1);

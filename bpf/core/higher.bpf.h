@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A real-time or deadline task takes a CPU: whoever stands in the kernel's own queue there goes back into ours, where others
- * find them.
+ * A real-time or deadline task takes a CPU: tasks in the kernel's local DSQ there go back into our queues,
+ * where other CPUs can pull them.
  *
- * The kernel says so by ops.cpu_release(), which it calls deprecated since 6.19. It is used while there is one, for it costs
- * nothing at any other switch; on kernels without it the daemon loads the program below it instead, which sees every switch.
+ * The kernel reports this by ops.cpu_release(), which it calls deprecated since 6.19. It is used where it
+ * exists, because it costs nothing at any other switch. On kernels without it the daemon loads the tracing
+ * program below instead, which runs at every switch.
  */
 #ifndef TANDEM_CORE_HIGHER_BPF_H
 #define TANDEM_CORE_HIGHER_BPF_H
 
 #include "state.bpf.h"
 
-/* The kernel's MAX_RT_PRIO: below it are real-time and deadline tasks. */
+/* The kernel's MAX_RT_PRIO: real-time and deadline tasks are below it. */
 #define K_MAX_RT_PRIO 100
 
-/* Busy, but not with us. */
+/* Busy, but not with a task of ours. */
 static __always_inline void taken_by_higher_class(s32 cpu)
 {
 	struct cpu_state *c = cpu_state(cpu);

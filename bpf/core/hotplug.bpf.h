@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * CPUs that come and go. The queues of one that is about to go are everybody's: the kernel does not call dispatch() there any more,
- * and it waits for tasks in those queues.
+ * CPU hotplug. Any CPU may take tasks from the queues of a CPU that is about to go offline: the kernel does not
+ * call dispatch() there any more, and it waits for the tasks in those queues.
  */
 #ifndef TANDEM_CORE_HOTPLUG_BPF_H
 #define TANDEM_CORE_HOTPLUG_BPF_H
@@ -10,11 +10,11 @@
 #include "side.bpf.h"
 #include "turn.bpf.h"
 
-/* So often it is looked for CPUs that are about to go, and so many tasks are handed back at a time. */
+/* How often to check for CPUs that are about to go offline, and how many tasks to hand back at a time. */
 #define LEAVERS_EVERY_NS (10 * NSEC_PER_MSEC_)
 #define HAND_BACK 32
 
-/* A CPU is about to go, or has gone: nobody is sent there, and its queues are everybody's. */
+/* A CPU is about to go offline, or has gone: no task is sent there, and any CPU may take from its queues. */
 static __always_inline void leaves(struct cpu_state *c, u32 cpu)
 {
 	if (__sync_val_compare_and_swap(&c->online, 1, 0) == 1) {
@@ -25,7 +25,7 @@ static __always_inline void leaves(struct cpu_state *c, u32 cpu)
 	c->curr_class = CLASS_NONE;
 }
 
-/* CPUs that the kernel does not schedule on any more, before it says so. */
+/* Find CPUs on which the kernel does not schedule any more, before it calls cpu_offline(). */
 COLD int look_for_leavers(u32 cpu)
 {
 	u32 word, bit;
@@ -58,9 +58,9 @@ static __always_inline void watch_for_leavers(struct cpu_state *c, u32 cpu, u64 
 }
 
 /*
- * Those who wait for a CPU that is about to go and cannot go elsewhere now,
- * pinned as they are, go into the kernel's own queue of it: there the kernel
- * finds them when it clears the CPU. From dispatch.
+ * Tasks that wait for a CPU that is about to go offline, and may not run elsewhere now because they are pinned,
+ * go into the kernel's local DSQ of that CPU: there the kernel finds them when it clears the CPU. Called from
+ * dispatch.
  */
 COLD int hand_back(u32 cpu, u64 queue)
 {
@@ -99,7 +99,10 @@ static __always_inline bool take_from_leaver(u32 cpu, u64 queue)
 	return false;
 }
 
-/* Take one task from the queue of a CPU that is offline, or about to go. Nobody there clears its bit of those who may wait. */
+/*
+ * Take one task from the queue of a CPU that is offline, or about to go. That CPU does not clear its own bit in
+ * waiting_cpus any more.
+ */
 static __noinline bool take_orphan(s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);
@@ -135,7 +138,7 @@ void BPF_STRUCT_OPS(core_cpu_online, s32 cpu)
 		return;
 	cpu_is_gone(cpu, false);
 	c->online = 1;
-	/* Whatever it had armed before it went. */
+	/* Forget what it had armed before it went offline. */
 	c->timer_at_ns = 0;
 	c->run_until_ns = 0;
 	side_cpu_online(c);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What the scheduler's BPF side and its daemon share: one layout, read by both. */
+/* Data that the scheduler's BPF programs and its daemon share: one layout for both. */
 #ifndef TANDEM_CORE_INTF_H
 #define TANDEM_CORE_INTF_H
 
@@ -10,143 +10,143 @@
 #include "counters.h"
 
 /*
- * The records below have a part that only the side knows which stands on this core (bpf/guest): its intf.h defines struct
- * side_cpu, side_task, side_group and SIDE_COUNTERS, and includes this file then.
+ * The records below have a part that belongs to the side that is built on this core (bpf/guest). Its intf.h
+ * defines struct side_cpu, side_task, side_group and SIDE_COUNTERS, and then includes this file.
  */
 #ifndef TANDEM_SIDE_INTF
 #error "include the intf.h of a side, not that of the core"
 #endif
 
-/* Task classes, in the order in which they are served. */
+/* Task classes, in ascending priority. */
 enum task_class {
 	CLASS_NONE = 0,		/* the CPU is idle */
 	CLASS_BEST_EFFORT = 1,	/* SCHED_IDLE */
 	CLASS_NORMAL = 2,
 };
 
-#define NR_QUEUE_CLASSES 2	/* best effort and normal have a clock each */
+#define NR_QUEUE_CLASSES 2	/* best-effort (SCHED_IDLE) and normal tasks have a V each */
 
 #define TANDEM_COUNTER(id, name, text) CNT_##id,
 
-/* One event counter each; per CPU, monotonic. */
+/* Event counters; per CPU, monotonic. */
 enum counter {
 	CORE_COUNTERS(TANDEM_COUNTER)
 	SIDE_COUNTERS(TANDEM_COUNTER)
 	NR_COUNTERS,
 };
 
-/* Of the kernel, with the zero at its end. */
+/* The kernel's TASK_COMM_LEN, which includes the terminating zero. */
 #define TASK_NAME_LEN 16
 
-/* What a trace shows besides decisions, which have the numbers of their counters. */
+/* What a trace shows besides decisions. Decisions have the numbers of their counters. */
 enum trace_kind {
 	TRACE_RUNS = 256,	/* a task begins to run */
-	TRACE_STOPS,		/* it ends to */
-	TRACE_ABSENT,		/* the host took the CPU; value: for how long, up to now (ns) */
+	TRACE_STOPS,		/* it stops running */
+	TRACE_ABSENT,		/* the host had preempted the CPU; value: for how long, up to now (ns) */
 };
 
 /* One record of a trace. */
 struct trace_record {
-	u64 at_ns;		/* CLOCK_MONOTONIC; the scheduler's own clock stands still while it decides */
-	u64 value;		/* of some decisions: ns, see where they are counted */
+	u64 at_ns;		/* CLOCK_MONOTONIC; k_now() stands still during a callback */
+	u64 value;		/* of some decisions, in ns: see where they are counted */
 	u32 cpu;		/* where it was decided */
 	u32 kind;		/* enum counter or enum trace_kind */
-	s32 pid;		/* of the task concerned, or that runs there; 0: none */
+	s32 pid;		/* of the task concerned, or of the one that runs there; 0: none */
 	char comm[TASK_NAME_LEN];
 };
 
-/* Of the buffer between kernel and daemon. A power of two, and of whole pages. */
+/* Size of the ring buffer between kernel and daemon: a power of two, and whole pages. */
 #define TRACE_BYTES (1 << 20)
 
-/* Where a CPU is in the machine; numbers mean nothing but equality. */
+/* Where a CPU is in the topology. */
 struct cpu_domain {
-	u32 llc;		/* CPUs that share a last-level cache */
-	s32 core_next;		/* next in the ring of those that share its core; itself: it shares it with nobody */
-	s32 stack_next;		/* next in the ring of those that share its hardware thread (stacked vCPUs) */
+	u32 llc;		/* the same for CPUs that share a last-level cache; has no other meaning */
+	s32 core_next;		/* next in the ring of CPUs that share its core; itself: it shares it with none */
+	s32 stack_next;		/* next in the ring of CPUs on its hardware thread (stacked vCPUs) */
 };
 
-/* Most members of a ring that are looked at. */
+/* Most members of a ring that are visited. */
 #define MAX_RING 8
 
-/* What a CPU sees of the others when it looks around (bpf/core/spread.bpf.h). */
+/* What a CPU finds out about the others when it scans them for load balance (bpf/core/spread.bpf.h). */
 struct surroundings {
 	u64 own_load;		/* weight per capacity */
 	u64 own_weight;
 	u64 furthest;		/* pace of the CPU that is furthest ahead */
-	u64 loads;		/* sum over the CPUs that are a measure for this one */
-	u64 excess;		/* weight by which the heaviest is too heavy */
-	u64 slow_excess;	/* the same, for the slowest of those that are too heavy */
+	u64 loads;		/* sum over the CPUs that this one compares itself with */
+	u64 excess;		/* weight by which `heaviest` is too heavy */
+	u64 slow_excess;	/* weight by which `slowest` is too heavy, which has the least pace of those that are */
 	u64 slow_pace;
-	u32 measures;		/* how many CPUs `loads` sums */
+	u32 measures;		/* number of CPUs in `loads` */
 	u32 any_pace;
 	s32 heaviest;
 	s32 slowest;
 };
 
-/* Per CPU; read by all. */
+/* One per CPU; read by all. */
 struct cpu_state {
 	/*
-	 * What any CPU writes, on two cache lines of its own (struct cpu_slot): whoever queues a task here shall not take the
-	 * line away from this CPU that its clock stands on.
+	 * Written by any CPU, on two cache lines of its own (struct cpu_slot): a CPU that queues a task here
+	 * must not take away the line that this CPU's V is on.
 	 */
-	u64 weight[NR_QUEUE_CLASSES];	/* effective, of queued and running tasks (atomic, any CPU) */
-	u64 queued_work;	/* theirs, policy/work.h (atomic, any CPU) */
-	u64 hog_weight;		/* the part of weight[normal] that balancing counts (atomic, any CPU) */
-	u32 tasks[NR_QUEUE_CLASSES];	/* how many these are (atomic, any CPU) */
-	u32 hogs;		/* how many tasks that is (atomic, any CPU) */
+	u64 weight[NR_QUEUE_CLASSES];	/* effective weight of queued and running tasks (atomic, any CPU) */
+	u64 queued_work;	/* their work, policy/work.h (atomic, any CPU) */
+	u64 hog_weight;		/* the part of weight[normal] that load balance counts (atomic, any CPU) */
+	u32 tasks[NR_QUEUE_CLASSES];	/* number of tasks in `weight` (atomic, any CPU) */
+	u32 hogs;		/* number of CPU-bound tasks, those in hog_weight (atomic, any CPU) */
 	s32 give_to;		/* CPU that asked for a task; -1: none */
-	u64 give_excess;	/* weight by which this CPU is heavier than give_to (this and the next three: written by others) */
+	u64 give_excess;	/* excess weight over give_to (this and the next two: set by the CPU that asks) */
 	u64 give_behind;	/* virtual time by which its pace is behind that of give_to */
 	u64 give_asked_ns;	/* when it was asked */
-	u64 late_due_ns;	/* when the first of the late queue is due; 0: it is empty (any CPU) */
+	u64 late_due_ns;	/* when the first task of the late queue is due; 0: it is empty (any CPU) */
 	u64 unused[6];
 
-	/* What this CPU writes, except where noted. */
+	/* Written by this CPU, except where noted. */
 	u64 clock[NR_QUEUE_CLASSES];	/* V of each class */
-	u64 base_request_ns;	/* of tasks here that ask for nothing themselves (the side's choice) */
+	u64 base_request_ns;	/* of tasks here that do not ask for a slice themselves (set by the side) */
 
 	u64 curr_deadline;
 	u64 curr_v;		/* up to curr_charged_at_ns */
 	u64 curr_weight;
 	u64 curr_since_ns;
-	u64 curr_charged_at_ns;	/* V is exact up to here; 0: nobody runs */
+	u64 curr_charged_at_ns;	/* V is charged up to here; 0: no task runs */
 	u64 curr_burst_ns;	/* run time of the current task since it last slept */
 	u64 idle_floor_at_ns;
-	u64 overdue_at_ns;	/* when those were last looked for who have waited for long */
-	u64 leavers_at_ns;	/* when it was last looked for CPUs that are about to go */
-	u64 late_weight;	/* weight on whose account the last of them was put there */
-	u64 run_until_ns;	/* when the current task's turn ends; 0: nothing depends on it */
-	u64 timer_at_ns;	/* for when the slice timer is armed; 0: it is not */
-	u64 turn_due_ns;	/* when the turn was to end that the timer has just ended; 0: it did not */
-	u64 timer_late_ns;	/* from the timer to the end of the turn, on average */
+	u64 overdue_at_ns;	/* last search for tasks that have waited for too long */
+	u64 leavers_at_ns;	/* last check for CPUs that are about to go offline */
+	u64 late_weight;	/* queue weight because of which the last task was put into the late queue */
+	u64 run_until_ns;	/* when the current task's slice ends; 0: that does not matter */
+	u64 timer_at_ns;	/* when the armed slice timer fires; 0: not armed */
+	u64 turn_due_ns;	/* planned end of the slice that the timer has just ended; 0: it ended none */
+	u64 timer_late_ns;	/* from the timer to the end of the slice, on average */
 	u64 balanced_at_ns;
 	/* Fairness across CPUs, policy/balance.h. */
-	u64 pace;		/* virtual time, comparable between CPUs that are busy at the same time */
-	u64 pace_known;		/* 0: it has been without normal tasks since it was last compared */
-	u64 seen_excess;	/* weight by which another CPU was heavier at the last look; 0: none was */
+	u64 pace;		/* global virtual time: comparable between CPUs that are busy at the same time */
+	u64 pace_known;		/* 0: no normal tasks since it was last compared */
+	u64 seen_excess;	/* weight by which another CPU was heavier in the last scan; 0: none was */
 	u64 pull_excess;	/* weight by which pull_from is heavier than this CPU */
-	s32 pull_from;		/* CPU whose waiting tasks this one shall take over; -1: none */
+	s32 pull_from;		/* CPU from which this one pulls waiting tasks; -1: none */
 	struct surroundings look;
-	u64 lightest[2];	/* least weight whose turn ended: since the last look, and between the two before */
-	u64 last_weight;	/* of the task whose turn ended last */
+	u64 lightest[2];	/* least weight whose slice ended: since the last scan; between the two before */
+	u64 last_weight;	/* of the task whose slice ended last */
 	s64 last_owed;		/* and what it was owed */
-	u32 unthrottle_limit;	/* a task of this limited group has just stopped: the next may come; 0: none */
-	u32 throttled_limit;	/* on this CPU a task was put into this group's throttled queue, where it may not be yet; 0: none */
+	u32 unthrottle_limit;	/* a task of this group with a quota has just stopped: unthrottle the next; 0: none */
+	u32 throttled_limit;	/* group whose throttled queue got a task from here, maybe not there yet; 0: none */
 	u32 curr_class;		/* enum task_class */
-	u32 tickless;		/* nohz_full: no tick while a single task runs that has no end of its turn (written by the daemon) */
+	u32 tickless;		/* nohz_full: no tick while a lone task has no slice end (written by the daemon) */
 	u32 endless;		/* such a task runs */
-	u32 online;
-	u32 left;		/* it went while the scheduler was loaded, and is counted in nr_offline */
+	u32 online;		/* (any CPU) */
+	u32 left;		/* went offline while the scheduler was loaded, counted in nr_offline (any CPU) */
 	s32 curr_pid;
 	/*
-	 * Of a loop over a queue that runs on this CPU: how many it has had,
-	 * and where the one at hand goes. Values in maps are all the same to
-	 * the verifier; as local variables they would make each round a new one.
+	 * Scratch space for a loop over a queue on this CPU: how many tasks it has visited, and where the
+	 * current one goes. The verifier does not track values in maps; as local variables they would make each
+	 * iteration a new state.
 	 */
 	u32 looked;
-	u32 let_go;		/* the same of a loop that a timer may run, which a tick interrupts */
-	u32 stayed;		/* in such a loop */
-	u32 look_from;		/* where the next look at other CPUs begins (bpf/core/look.bpf.h) */
+	u32 let_go;		/* the same of unthrottle(), which a timer may run and a tick may interrupt */
+	u32 stayed;		/* tasks that stay throttled in that loop */
+	u32 look_from;		/* where the next scan of other CPUs begins (bpf/core/look.bpf.h) */
 	u64 move_slice_ns;
 	u64 move_key;
 	u64 move_queue;
@@ -157,7 +157,7 @@ struct cpu_state {
 
 #define TANDEM_CACHE_LINE 64
 
-/* As it lies in the map, whose values begin on a page. */
+/* Layout in the map, whose values begin on a page. */
 struct cpu_slot {
 	struct cpu_state state;
 	u8 unused[TANDEM_CACHE_LINE - sizeof(struct cpu_state) % TANDEM_CACHE_LINE];
@@ -165,25 +165,25 @@ struct cpu_slot {
 
 /* Most cgroups that have a record of their own; further ones share their parent's. */
 #define MAX_GROUPS 16384
-/* Sums of a group's load that several CPUs share, if there are more of them than this. */
+/* Cells of a group's load. With more CPUs than this several share a cell. */
 #define MAX_LOAD_CELLS 8
 #define NR_GROUP_WORDS (MAX_GROUPS / 64)
-/* No cgroup lies deeper: its path would be longer than the kernel's PATH_MAX of 4096. */
+/* No cgroup is deeper: its path would be longer than the kernel's PATH_MAX of 4096. */
 #define MAX_DEPTH 2048
 
 /*
- * A cgroup with the cpu controller; number 0 is the root. The first fields
- * are read whenever a task of the group is queued, and seldom written.
+ * A cgroup with the cpu controller; number 0 is the root. The first fields are read whenever a task of the
+ * group is queued, and seldom written.
  */
 struct group_state {
 	u64 scale;		/* policy/hweight.h */
 	u64 weight;		/* load weight among its siblings */
 	u32 parent;
-	u32 active;		/* had runnable tasks of late, itself or below */
+	u32 active;		/* had runnable tasks recently, itself or below */
 	u32 own_idle;		/* cpu.idle */
-	u32 idle;		/* the same, or inherited */
+	u32 idle;		/* cpu.idle, its own or inherited */
 	struct side_group side;
-	u64 limit;		/* nearest group with a quota, itself or above (0: none), and in the upper half the generation of that */
+	u64 limit;		/* nearest group with a quota, itself or above (0: none) | limits_generation << 32 */
 	u64 id;			/* of the cgroup */
 	u64 quota_ns;		/* per period; 0: no limit */
 	u64 period_ns;
@@ -192,12 +192,12 @@ struct group_state {
 	s64 pool_ns;		/* policy/quota.h (atomic, any CPU) */
 	u64 period_start_ns;
 	u32 running;		/* CPUs on which its tasks run (atomic, any CPU) */
-	u32 admitted;		/* tasks let go on from its throttled queue that have not had their turn (atomic, any CPU) */
-	u32 sharers;		/* cgroups that share this record for want of their own */
+	u32 admitted;		/* unthrottled tasks that have not had their slice yet (atomic, any CPU) */
+	u32 sharers;		/* cgroups that share this record because none was left */
 	u64 own_weight_sum;	/* of its runnable tasks, as of the last refresh */
 	u64 child_weight;	/* of its active child groups, as of the last refresh */
 	u64 active_at_ns;
-	u64 throttled_ns;	/* time for which tasks waited for quota, summed */
+	u64 throttled_ns;	/* time for which its tasks were throttled, summed */
 };
 
 #endif

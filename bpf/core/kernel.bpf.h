@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The only door to the kernel: kfuncs, kernel fields and time.
+ * Wrappers (k_*) around the kernel: kfuncs, kernel fields and time.
  *
- * Everything else in bpf/ calls the k_* wrappers below and touches no kernel
- * structure. That keeps differences between kernels in one place (they are
- * resolved when the object is loaded, by symbol and field, never by version)
- * and gives a simulator one small surface to supply.
+ * Other code in bpf/ goes through them, except for plain fields and kfuncs that all supported kernels have, and
+ * where one feature needs a field (steal.bpf.h, tree.bpf.h, life.bpf.h). That keeps differences between kernels
+ * in one place. They are resolved when the object is loaded, by symbol and field, never by version. A simulator
+ * has one small interface to supply.
  */
 #ifndef TANDEM_CORE_KERNEL_BPF_H
 #define TANDEM_CORE_KERNEL_BPF_H
@@ -23,8 +23,8 @@
 #define K_DEFAULT_PRIO 120
 
 /*
- * Functions of their own for the verifier: it checks each once, for any
- * arguments, instead of following every path from every caller.
+ * Global functions for the verifier: it checks each of them once, for any arguments, instead of following every
+ * path from every caller.
  */
 #define COLD __weak __noinline
 
@@ -55,9 +55,9 @@ static __always_inline s32 k_nice(const struct task_struct *p)
 }
 
 /*
- * Where RCU is preemptible, the kernel disables migration of the current task
- * around every BPF program, and p->migration_disabled of that task counts one
- * too many. It does not elsewhere: a single program that sees 0 shows it.
+ * Where RCU is preemptible, the kernel disables migration of the current task around every BPF program, so
+ * p->migration_disabled of that task counts one too many. Elsewhere it does not: a single program that sees 0
+ * proves that.
  */
 bool k_programs_leave_migration;
 
@@ -77,9 +77,9 @@ static __always_inline bool k_migration_disabled(const struct task_struct *p)
 }
 
 /*
- * A program reads under RCU itself, so that the current task always seems to:
- * what all programs see of it at least is theirs. Nothing is believed of it
- * until one has looked. Where RCU is not preemptible there is nothing to ask.
+ * A BPF program runs in an RCU read section itself, so the current task's nesting count includes it. The
+ * minimum that programs have seen is that offset. Until the first sample the current task counts as not
+ * reading. Where RCU is not preemptible there is nothing to ask.
  */
 u32 k_programs_read = ~0U;
 
@@ -95,7 +95,7 @@ static __always_inline void k_learn_reading(void)
 		k_programs_read = depth;
 }
 
-/* Was it interrupted while it reads what RCU protects? The whole machine waits for it before long. */
+/* Was p preempted in an RCU read section? Then the whole machine waits for it before long. */
 static __always_inline bool k_reads_rcu(const struct task_struct *p)
 {
 	u32 own = p == bpf_get_current_task_btf() ? k_programs_read : 0;
@@ -115,10 +115,10 @@ static __always_inline bool k_allowed(const struct task_struct *p, s32 cpu)
 }
 
 /*
- * CPUs that schedule, a bit each; all ones if the kernel does not tell. A CPU
- * that is about to go drops out of them first. cpu_offline() is called only
- * when all readers of RCU that were preempted before have come to their end,
- * those in that CPU's queues, too, and dispatch() is not called there any more.
+ * CPUs that the kernel schedules on, one bit each; all ones if it does not export them. A CPU that is about to
+ * go offline leaves this mask first. The kernel calls cpu_offline() only after all RCU readers that were
+ * preempted before have finished, also those in that CPU's queues, and meanwhile it does not call dispatch()
+ * there any more.
  */
 extern const void __cpu_active_mask __ksym __weak;
 
@@ -132,7 +132,7 @@ static __always_inline u64 k_active_cpus(u32 word)
 	return bits;
 }
 
-/* Does the task that is being switched out want to go on? */
+/* Is the task that is being switched out still runnable? */
 static __always_inline bool k_wants_to_run(const struct task_struct *p)
 {
 	return p->scx.flags & SCX_TASK_QUEUED;
@@ -193,7 +193,7 @@ static __always_inline u64 k_custom_slice(const struct task_struct *p)
 	return p->se.slice;
 }
 
-/* Run time since it exists, up to the last time that the kernel looked: at ticks and switches. */
+/* Total run time, up to the kernel's last update: at ticks and switches. */
 static __always_inline u64 k_ran_ns(const struct task_struct *p)
 {
 	return p->se.sum_exec_runtime;
@@ -205,8 +205,8 @@ static __always_inline bool k_is_exiting(const struct task_struct *p)
 }
 
 /*
- * A signal, a stop or the freezer wants it: it has to run to answer. The flag TIF_SIGPENDING says the same, but which bit it
- * is depends on architecture and version, and is not in BTF.
+ * A signal, a stop or the freezer is pending: the task has to run to answer. The flag TIF_SIGPENDING says the
+ * same, but its bit depends on architecture and version, and is not in BTF.
  */
 static __always_inline bool k_has_signal(const struct task_struct *p)
 {
@@ -235,8 +235,8 @@ static __always_inline u64 k_cgroup_parent_id(const struct cgroup *cgrp)
 }
 
 /*
- * cpu.idle of a group that is being announced. Older kernels tell of changes
- * only, and the newest in the arguments; the group itself knows.
+ * cpu.idle of a cgroup that is being added. Older kernels report only changes, the newest pass it in the
+ * arguments; reading it from the group works on both.
  */
 static __always_inline bool k_cgroup_idle(const struct cgroup *cgrp)
 {
@@ -250,7 +250,7 @@ static __always_inline bool k_cgroup_idle(const struct cgroup *cgrp)
 	return BPF_CORE_READ((const struct task_group *)css, idle) != 0;
 }
 
-/* Is any CPU idle? Looking for one costs several times as much as this. */
+/* Is any CPU idle? A search for one costs several times as much as this check. */
 static __always_inline bool k_any_idle(void)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
@@ -260,7 +260,7 @@ static __always_inline bool k_any_idle(void)
 	return any;
 }
 
-/* An idle CPU that p may use, now this one, now that one; beyond all CPUs: there is none. */
+/* An idle CPU that p may use, a different one from call to call; beyond all CPUs: there is none. */
 static __always_inline u32 k_any_idle_for(const struct task_struct *p)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
@@ -291,7 +291,10 @@ static __always_inline void k_kick_preempt(s32 cpu)
 	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 }
 
-/* Both with one interrupt, where the kernel can hold that back: in a guest each is an exit, and more. */
+/*
+ * Both kicks with one interrupt, where the kernel lets a program disable interrupts: in a guest each interrupt
+ * is an exit, and more.
+ */
 static __always_inline void k_kick_preempt_and_idle(s32 here, s32 idle)
 {
 	unsigned long flags;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A task's life, the same on either side: it begins, becomes runnable, sleeps, yields, changes its weight, ends. The callbacks
- * that the side's table of operations names directly.
+ * A task's life, the same on any side: it begins, becomes runnable, sleeps, yields, changes its weight, ends.
+ * The side's ops table names these callbacks directly.
  */
 #ifndef TANDEM_CORE_LIFE_BPF_H
 #define TANDEM_CORE_LIFE_BPF_H
@@ -34,12 +34,12 @@ void BPF_STRUCT_OPS(core_quiescent, struct task_struct *p, u64 deq_flags)
 	if (!t->stake)
 		return;
 	leave(t, k_now());
-	/* After a sleep a task asks anew. */
+	/* After a sleep a new request begins. */
 	t->used_ns = 0;
 	t->owed_ns >>= 1;
 }
 
-/* The kernel takes a task off its queue to change its weight; this is for one that is in ours all the same. */
+/* The kernel dequeues a task to change its weight. This is for a task that is in our queues all the same. */
 void BPF_STRUCT_OPS(core_set_weight, struct task_struct *p, u32 weight)
 {
 	struct task_state *t = task_state(p);
@@ -61,9 +61,10 @@ bool BPF_STRUCT_OPS(core_yield, struct task_struct *from, struct task_struct *to
 		return false;
 	charge(from, t, c, cpu, now);
 	/*
-	 * The rest of the request is forfeited, as under EEVDF: it counts as served where others wait, or whoever has run
-	 * less than they would come first again at once. Up to a request ahead of them: several who yield to each other in
-	 * a circle shall not leave out those who compute. Who is further ahead only gets a later deadline.
+	 * The rest of the request is forfeited, as under EEVDF: where others wait it counts as served;
+	 * otherwise a task that has run less than they would come first again at once. This applies up to one
+	 * request ahead of V: tasks that yield to each other in a circle must not leave out those that compute.
+	 * A task further ahead only gets a later deadline.
 	 */
 	ahead = clock_now(c, class_index(t->class), now) + virtual_ns(t->request_ns, t->weight);
 	if (may_wait(c, t->class) && !time_before_ns(ahead, t->v)) {
@@ -91,7 +92,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(core_init_task, struct task_struct *p, struct scx_i
 	t->base_ns = base_request_ns;
 	t->group = cgroups_enabled && bpf_core_field_exists(args->cgroup) && args->cgroup ? group_of(args->cgroup)
 											  : ROOT_GROUP;
-	/* Nothing is known of a new task: neither a short one nor a hog. */
+	/* Nothing is known of a new task: neither a short one nor a CPU-bound one. */
 	t->mean_burst_ns = NSEC_PER_MSEC_;
 	side_task_begins(t);
 	return 0;
@@ -106,14 +107,14 @@ void BPF_STRUCT_OPS(core_disable, struct task_struct *p)
 	group_quiescent(t);
 	admission_done(t);
 	side_task_ends(p, t);
-	/* A full barrier: whoever puts it into a queue now sees this, or is seen below. */
+	/* A full barrier: a CPU that queues the task now sees `ended`, or leave() below sees its stake. */
 	__sync_lock_test_and_set(&t->ended, 1);
 	leave(t, k_now());
-	/* Of a race that was lost on the way here. */
+	/* What a lost race may have left. */
 	give_back_extras(t);
 }
 
-/* On SMT siblings with different cookies: who is behind by more goes first. */
+/* Core scheduling, on SMT siblings with different cookies: the task that is behind by more runs first. */
 bool BPF_STRUCT_OPS(core_core_sched_before, struct task_struct *a, struct task_struct *b)
 {
 	struct task_state *ta = task_state(a), *tb = task_state(b);

@@ -1,37 +1,37 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Looking at other CPUs without looking at all of them.
+ * Scanning other CPUs without visiting all of them.
  *
- * A machine with few CPUs is looked through as a whole. On a large one each look goes through PART_LOOK CPUs, the next look
- * of the same CPU through the next ones, and so on round and round; an idle CPU and any allowed one from the kernel's masks
- * come on top. Waiting tasks are not left to chance: a bit map names the CPUs in whose queues somebody may wait, so that an
- * idle CPU finds them wherever they are.
+ * On a machine with few CPUs a scan visits all. On a large one each scan visits PART_LOOK CPUs, the next scan
+ * of the same CPU visits the next ones, and so on around the ring; an idle CPU and any allowed one from the
+ * kernel's masks are added. Waiting tasks are not left to chance: a bit map names the CPUs in whose queues
+ * tasks may wait, so that an idle CPU finds them wherever they are.
  */
 #ifndef TANDEM_CORE_LOOK_BPF_H
 #define TANDEM_CORE_LOOK_BPF_H
 
 #include "state.bpf.h"
 
-/* Up to so many CPUs are all looked at. */
+/* Up to this many CPUs a scan visits all. */
 #define MAX_LOOK 16
-/* Of more than that so many at a time, */
+/* With more it visits this many at a time, */
 #define PART_LOOK 8
-/* and so many from the kernel's masks. */
+/* and this many from the kernel's masks. */
 #define MASK_LOOKS 2
 
-/* CPUs that a look goes through, without those from masks. */
+/* CPUs that a scan visits, without those from masks. */
 static __always_inline u32 nr_looked(void)
 {
 	return nr_cpu_ids <= MAX_LOOK ? nr_cpu_ids : PART_LOOK;
 }
 
-/* The same with those. */
+/* The same with those from masks. */
 static __always_inline u32 nr_candidates(void)
 {
 	return nr_cpu_ids <= MAX_LOOK ? nr_cpu_ids : PART_LOOK + MASK_LOOKS;
 }
 
-/* First CPU of a look from here: the one after the last of the look before. Of a small machine always the first one. */
+/* First CPU of a scan from here: the one after the last of the scan before. On a small machine always the first CPU. */
 static __always_inline u32 look_from(void)
 {
 	struct cpu_state *own = nr_cpu_ids > MAX_LOOK ? cpu_state(bpf_get_smp_processor_id()) : NULL;
@@ -44,7 +44,7 @@ static __always_inline u32 look_from(void)
 	return from;
 }
 
-/* Candidate number `i` of a look for a CPU that p may use; one beyond all CPUs if a mask has none. */
+/* Candidate number `i` of a scan for a CPU that p may use; beyond all CPUs if a mask has none. */
 static __always_inline u32 candidate(const struct task_struct *p, u32 from, u32 i)
 {
 	if (i < nr_looked())
@@ -55,14 +55,17 @@ static __always_inline u32 candidate(const struct task_struct *p, u32 from, u32 
 /* 64 CPUs, on a cache line of their own. */
 struct waiting_word {
 	u64 waiting;
-	u64 gone;		/* those that have gone, or are about to, while the scheduler is loaded */
+	u64 gone;		/* CPUs that went offline, or are about to, while the scheduler is loaded */
 	u64 unused[TANDEM_CACHE_LINE / sizeof(u64) - 2];
 };
 
 /* The kernel's largest NR_CPUS. A power of two. */
 #define NR_WAITING_WORDS (8192 / 64)
 
-/* CPUs in whose queues somebody may wait. Set before a task is put there, cleared by whoever finds that nobody is counted. */
+/*
+ * CPUs in whose queues tasks may wait. A bit is set before a task is put there, and cleared by a CPU that finds
+ * no task counted there.
+ */
 struct waiting_word waiting_cpus[NR_WAITING_WORDS];
 
 static __always_inline struct waiting_word *word_of(u32 cpu)
@@ -70,7 +73,7 @@ static __always_inline struct waiting_word *word_of(u32 cpu)
 	return &waiting_cpus[cpu / 64 & (NR_WAITING_WORDS - 1)];
 }
 
-/* Somebody who has been counted at `cpu` is about to wait there. */
+/* A task that is counted at `cpu` is about to wait there. */
 static __always_inline void waits_at(u32 cpu)
 {
 	u64 *word = &word_of(cpu)->waiting, bit = 1ULL << (cpu & 63);
@@ -79,7 +82,7 @@ static __always_inline void waits_at(u32 cpu)
 		__sync_fetch_and_or(word, bit);
 }
 
-/* Nobody was seen to wait at `cpu`. Whoever comes meanwhile has been counted before the bit is set. */
+/* No task was found waiting at `cpu`. A task that comes meanwhile has been counted before its bit is set. */
 static __always_inline void nobody_waits_at(u32 cpu, const struct cpu_state *c)
 {
 	u64 *word = &word_of(cpu)->waiting, bit = 1ULL << (cpu & 63);
@@ -101,15 +104,15 @@ static __always_inline void cpu_is_gone(u32 cpu, bool gone)
 		__sync_fetch_and_and(&word_of(cpu)->gone, ~bit);
 }
 
-/* How far `other` is from `cpu`, round and round; the way back to itself is the longest. */
+/* Distance from `cpu` to `other` around the ring; the way back to itself is the longest. */
 static __always_inline u32 ring_distance(u32 cpu, u32 other)
 {
 	return other > cpu ? other - cpu : other + nr_cpu_ids - cpu;
 }
 
 /*
- * The first CPU after `at`, round and round as seen from `cpu`, at which somebody may wait; -1: none up to itself.
- * `gone`: of those that have gone.
+ * The first CPU after `at`, around the ring from `cpu`, at which tasks may wait; -1: none before `cpu` itself.
+ * `gone`: only CPUs that have gone offline.
  */
 COLD s32 next_waiting(u32 cpu, u32 at, bool gone)
 {
@@ -120,7 +123,7 @@ COLD s32 next_waiting(u32 cpu, u32 at, bool gone)
 		u64 cpus = gone ? w->waiting & w->gone : w->waiting;
 		u32 found;
 
-		/* The word that it begins in, it ends in as well. */
+		/* The scan ends in the word in which it begins. */
 		if (i == 0)
 			cpus &= ~0ULL << (first & 63);
 		if (cpus) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * cpu.max: charging run time to the groups that have a quota, and asking
- * whether there is some left (policy/quota.h). Costs nothing while no group
- * has one, and otherwise grows with the number of quotas above a task, not
+ * cpu.max: charges run time to the groups that have a quota, and checks whether quota is left (policy/quota.h).
+ * Costs nothing while no group has one. Otherwise the cost grows with the number of quotas above a task, not
  * with its depth.
  */
 #ifndef TANDEM_CORE_QUOTA_BPF_H
@@ -27,7 +26,7 @@ COLD u32 find_limit(u32 group)
 		}
 		at = g->parent;
 	}
-	/* In one word: two CPUs may be at it, one of which has not seen the newest limits. */
+	/* In one word: two CPUs may do this at the same time, and one of them may not have seen the newest limits. */
 	if (first)
 		first->limit = (u64)generation << 32 | limit;
 	return limit;
@@ -68,13 +67,13 @@ COLD int quota_charge(u32 group, u64 service_ns)
 	return 0;
 }
 
-/* Apart, so that the verifier carries no bounds over: that of 6.19 gives up on them. */
+/* A function of its own, so that the verifier carries no bounds over: that of 6.19 gives up on them. */
 COLD u64 uncharged_of(u32 running, u64 periods, u64 period_ns)
 {
 	return uncharged_ns(running, periods, period_ns);
 }
 
-/* Begin the period that `now` lies in. One CPU of those that notice does it. */
+/* Begin the period that contains `now`. One of the CPUs that notice does it. */
 static __always_inline void roll_period(struct group_state *g, u64 now)
 {
 	u64 start = g->period_start_ns, passed = periods_passed(now, start, g->period_ns);
@@ -82,7 +81,7 @@ static __always_inline void roll_period(struct group_state *g, u64 now)
 
 	if (!passed || __sync_val_compare_and_swap(&g->period_start_ns, start, start + passed * g->period_ns) != start)
 		return;
-	/* Others charge meanwhile: only the difference is added, so nothing of that is lost. */
+	/* Other CPUs charge meanwhile: only the difference is added, so that no charge is lost. */
 	old = g->pool_ns;
 	new = pool_refilled(old, g->quota_ns, g->burst_ns, passed, uncharged_of(g->running, passed, g->period_ns));
 	__sync_fetch_and_add(&g->pool_ns, new - old);
@@ -109,7 +108,7 @@ COLD u32 exhausted(u32 group, u64 now)
 	return 0;
 }
 
-/* For how long a task of `group` may run before quotas are looked at again. ~0: there is no quota. */
+/* How long a task of `group` may run before quotas are checked again. ~0: there is no quota. */
 COLD u64 quota_allowance(u32 group, u64 now)
 {
 	u32 limit = limit_of(group), i;
@@ -124,14 +123,14 @@ COLD u64 quota_allowance(u32 group, u64 now)
 		if (!g)
 			break;
 		roll_period(g, now);
-		/* Only the innermost group knows how many CPUs it runs on; above all may be at it. */
+		/* Only the innermost group knows on how many CPUs it runs; for those above assume all CPUs. */
 		least = min_u64(least, quota_run_ns(g->pool_ns, i ? nr_cpu_ids : g->running));
 		limit = limit_above(g);
 	}
 	return least;
 }
 
-/* The task starts or ceases to run: its innermost quota is shared by one CPU more or less. */
+/* The task starts or stops running: one CPU more or less shares its innermost quota. */
 static __always_inline void quota_running(struct task_state *t, bool running)
 {
 	struct group_state *g;

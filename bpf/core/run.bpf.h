@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* A task begins to run and ends to, a CPU has nothing to do: the core's part, which each side calls from its callbacks. */
+/* A task starts or stops running, or a CPU goes idle: the core's part, which each side calls from its callbacks. */
 #ifndef TANDEM_CORE_RUN_BPF_H
 #define TANDEM_CORE_RUN_BPF_H
 
 #include "spread.bpf.h"
 #include "turn.bpf.h"
 
-/* p runs on `cpu` from now on. Returns what ran there before, enum task_class. */
+/* p runs on `cpu` from now on. Returns the class that ran there before, enum task_class. */
 static __always_inline u32 turn_begins(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
 	u32 was = c->curr_class, i;
@@ -17,9 +17,8 @@ static __always_inline u32 turn_begins(struct task_struct *p, struct task_state 
 		rejoin(p, t, cpu, now);
 	i = class_index(t->class);
 	/*
-	 * Whoever is served by the clock on the wall is no measure for the
-	 * others, and who is alone none at all: its debt would be forgotten
-	 * before those come back whom it owes.
+	 * Do not re-anchor V on a task from the late queue, nor on a lone task: that would forgive what it owes
+	 * to tasks that are asleep.
 	 */
 	if (!t->was_late && c->tasks[i] > 1)
 		c->clock[i] = clock_anchored(c->clock[i], t->v, t->request_ns, t->weight, t->base_ns);
@@ -31,7 +30,7 @@ static __always_inline u32 turn_begins(struct task_struct *p, struct task_state 
 	t->charged_at_ns = now;
 	t->charged_steal_ns = side_stolen_ns(cpu);
 	c->curr_pid = p->pid;
-	/* Others read the class first, and the host may take this CPU at any moment. */
+	/* Others read the class first, and the host may preempt this CPU at any moment. */
 	barrier();
 	c->curr_class = t->class;
 	c->curr_deadline = t->deadline;
@@ -45,8 +44,9 @@ static __always_inline u32 turn_begins(struct task_struct *p, struct task_state 
 }
 
 /*
- * For how long? Without timers the slice that it was queued with will do: ticks are all that looks at it. For one that is
- * alone its end, which an absence of the CPU brings on, would mean nothing but another look at the queues.
+ * How long is the slice? Without timers the slice given at enqueue is good enough: only ticks check it. For a
+ * lone task the end of that slice, which a preemption interval brings on, would only mean another pass through
+ * dispatch.
  */
 static __always_inline void turn_lasts(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
@@ -54,7 +54,10 @@ static __always_inline void turn_lasts(struct task_struct *p, struct task_state 
 		take_turn(p, t, c, cpu, now);
 }
 
-/* It ends to run; to be called on its CPU only. Property changes stop a running task from another: its clock is not exact there. */
+/*
+ * It stops running. Call it on its CPU only: a property change stops a running task from another CPU, where its
+ * clock is not exact.
+ */
 static __always_inline void turn_pauses(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
 	charge(p, t, c, cpu, now);
@@ -75,7 +78,10 @@ static __always_inline void turn_ends(const struct task_struct *p, struct task_s
 	quota_running(t, false);
 }
 
-/* The CPU has nothing to do. Somebody may have queued a task between the last look and now, and would have seen a busy CPU. */
+/*
+ * The CPU goes idle. A task may have been queued between the last check of the queues and now, by a CPU that
+ * saw this one busy.
+ */
 static __always_inline void rests(struct cpu_state *c, s32 cpu)
 {
 	rest_from_balancing(c);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the core asks of the side that stands on it.
+ * What the core asks of the side that is built on it.
  *
- * The core is a fair scheduler with cgroups, quotas and hotplug, for CPUs of any kind. A side (bpf/guest: the CPUs are vCPUs) decides
- * where tasks go and knows what its CPUs are. It includes the core's headers and defines each of these functions; one that is
- * missing is an error of the compiler. The records' parts of its own are in its intf.h.
+ * The core is a fair scheduler with cgroups, quotas and hotplug, for CPUs of any kind. A side (bpf/guest: the
+ * CPUs are vCPUs) decides where tasks go and knows what its CPUs are. It includes the core's headers and
+ * defines each of these functions; the compiler reports a missing one as an error. The side's own parts of the
+ * records are in its intf.h.
  */
 #ifndef TANDEM_CORE_SIDE_BPF_H
 #define TANDEM_CORE_SIDE_BPF_H
@@ -14,26 +15,29 @@
 #pragma clang diagnostic error "-Wundefined-inline"
 #pragma clang diagnostic error "-Wundefined-internal"
 
-/* Part of a whole, undisturbed and fastest CPU that this one is, 1 to TANDEM_SCALE. */
+/* Capacity of this CPU as a part of an uncontended, fastest CPU, 1 to TANDEM_SCALE. */
 static __always_inline u32 side_capacity(const struct cpu_state *c, u64 now);
 
-/* Time since the boot for which `cpu` stood still with a task on it, ns: nobody is charged for that. To be called there. */
+/*
+ * Steal: time since the boot for which `cpu` had a task and did not run, ns. No task is charged for it. Call it
+ * on that CPU.
+ */
 static __always_inline u64 side_stolen_ns(s32 cpu);
 
-/* CPU request on CPU `c` of a task that has asked for none itself, ns. `g`: its group, or NULL. */
+/* Request on CPU `c` of a task that has asked for none itself, ns. `g`: its group, or NULL. */
 static __always_inline u64 side_request_ns(const struct task_struct *p, const struct group_state *g, const struct cpu_state *c);
 
-/* May ordinary tasks be put on this CPU? (Affinity apart, and whether it is online.) */
+/* May normal tasks be put on this CPU? (Apart from affinity, and from whether it is online.) */
 static __always_inline bool side_usable(const struct cpu_state *c);
 
-/* A cgroup has got a record. `parent`: that of the one above, or NULL. */
+/* A cgroup has got a record. `parent`: its parent's, or NULL. */
 static __always_inline void side_group_added(struct group_state *g, const struct group_state *parent);
 
-/* A task's record is made, and is given up. */
+/* A task's record is created, and is given up. */
 static __always_inline void side_task_begins(struct task_state *t);
 static __always_inline void side_task_ends(const struct task_struct *p, struct task_state *t);
 
-/* A CPU has come back: what was known of it may no longer hold. */
+/* A CPU is online again: what was known of it may no longer hold. */
 static __always_inline void side_cpu_online(struct cpu_state *c);
 
 /* The side's lines in the kernel's debug dump: of itself, and of a CPU. */

@@ -1,22 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Turns that end when they should, not at the next tick.
+ * Slices that end on time, not at the next tick.
  *
- * The kernel looks at slices once per tick, 4 ms at HZ=250. Each CPU has a
- * timer of its own, armed by that CPU only, and only while the end of the
- * current turn matters to somebody: another task waits, or a quota runs out.
- * A timer that is pending for an earlier moment is left alone and looks again
- * when it fires; otherwise every switch would reprogram the hardware, which
- * in a guest is an exit.
+ * The kernel checks slices once per tick, 4 ms at HZ=250. Each CPU has a timer of its own, armed by that CPU
+ * only, and only while the end of the current slice matters: another task waits, or a quota runs out. A timer
+ * that is pending for an earlier moment is left alone and checks again when it fires; otherwise every switch
+ * would reprogram the hardware, which in a guest is an exit.
  */
 #ifndef TANDEM_CORE_SLICE_BPF_H
 #define TANDEM_CORE_SLICE_BPF_H
 
 #include "fair.bpf.h"
 
-/* Ends closer than this are as good as now. */
+/* The end of a slice that is closer than this counts as now. */
 #define SLICE_SLACK_NS (30 * NSEC_PER_USEC_)
-/* Lateness beyond this is an absence of the vCPU, nothing to compensate. */
+/* Lateness beyond this is a preemption interval of the vCPU, which is not compensated. */
 #define SLICE_LATE_MAX_NS (400 * NSEC_PER_USEC_)
 
 /* Sized to the number of possible CPUs when the object is loaded. */
@@ -27,7 +25,7 @@ struct {
 	__type(value, struct one_timer);
 } slice_timers SEC(".maps");
 
-/* Off: turns end at ticks, and quotas are overrun by as much. */
+/* Off: slices end at ticks, and quotas are overrun by as much. */
 const volatile bool slice_timers_enabled = true;
 
 static __always_inline void arm_slice(struct one_timer *t, struct cpu_state *c, u64 now)
@@ -39,7 +37,7 @@ static __always_inline void arm_slice(struct one_timer *t, struct cpu_state *c, 
 	bpf_timer_start(&t->timer, c->timer_at_ns - now, BPF_F_TIMER_CPU_PIN);
 }
 
-/* The turn of the current task ends at `until`. To be called on that CPU. */
+/* The slice of the current task ends at `until`. Call it on that CPU. */
 static __always_inline void end_turn_at(struct cpu_state *c, u32 cpu, u64 until, u64 now)
 {
 	struct one_timer *t;
@@ -75,9 +73,8 @@ static int slice_expired(void *map, u32 *key, struct one_timer *t)
 }
 
 /*
- * A turn has ended. If the timer ended it, it begins earlier next time by as
- * much as that was late, interrupt and switch included: the mean turn is as
- * long as it should be.
+ * A slice has ended. If the timer ended it, the timer fires earlier next time by as much as it is late on
+ * average, interrupt and switch included: the mean slice is as long as it should be.
  */
 static __always_inline void turn_ended(struct cpu_state *c, u64 now)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Fairness across CPUs (policy/balance.h): a CPU with less weight takes over
- * waiting tasks of the one with most, as far as that brings both together;
- * where only turning the imbalance round is left, it asks for a task.
+ * Load balance, for fairness across CPUs (policy/balance.h): a CPU with less weight pulls waiting tasks from
+ * the one with most, as far as that evens them out. Where a move would only reverse the imbalance, it asks for
+ * a task instead.
  */
 #ifndef TANDEM_CORE_SPREAD_BPF_H
 #define TANDEM_CORE_SPREAD_BPF_H
@@ -10,13 +10,12 @@
 #include "fair.bpf.h"
 #include "look.bpf.h"
 
-/* Waiting tasks that are looked at, at a time. */
+/* Waiting tasks that are checked at a time. */
 #define EVEN_LOOK 8
 
 /*
- * `cpu` looks at another CPU. What it has seen stands in its record: values in
- * maps are all the same to the verifier, and it need not follow each
- * combination of them through every round of the loop.
+ * `cpu` looks at another CPU. What it finds goes into its record: the verifier does not track values in maps,
+ * so it need not follow each combination of them through every iteration of the loop.
  */
 COLD int look_at(u32 cpu, u32 other, u64 now)
 {
@@ -30,7 +29,10 @@ COLD int look_at(u32 cpu, u32 other, u64 now)
 	s = &own->look;
 	crowded = c->hogs > 1;
 	load = load_of(c->hog_weight, side_capacity(c, now));
-	/* Those who cannot use more than a CPU are no measure for the others. */
+	/*
+	 * A CPU that has more load only because of a single task is no measure: the task cannot use more than
+	 * one CPU.
+	 */
 	if (crowded || load <= s->own_load) {
 		s->loads += load;
 		s->measures++;
@@ -75,13 +77,13 @@ static __always_inline void look_around(struct cpu_state *own, u32 cpu, u64 now)
 	}
 }
 
-/* Who does not ask again does not want any more. */
+/* A request that is not repeated has lapsed. */
 static __always_inline bool asked(const struct cpu_state *c, u64 now)
 {
 	return c->give_to >= 0 && now - c->give_asked_ns < 2 * TANDEM_BALANCE_NS;
 }
 
-/* The slowest CPU shall give a task to `cpu`, unless one that is further ahead has asked it. */
+/* Ask the CPU with the least pace to push a task to `cpu`, unless a CPU that is further ahead has asked it. */
 static __always_inline void ask_for_turn(const struct surroundings *s, s32 cpu, u64 pace, u64 now)
 {
 	struct cpu_state *from = cpu_state(s->slowest);
@@ -97,7 +99,10 @@ static __always_inline void ask_for_turn(const struct surroundings *s, s32 cpu, 
 	from->give_to = cpu;
 }
 
-/* Looks for CPUs that are too heavy. Whether there is something to take over; then `cpu` has to go through dispatch. */
+/*
+ * Scan for CPUs that are too heavy. Returns whether there is something to pull; then `cpu` has to go through
+ * dispatch.
+ */
 COLD int ask_for_task(u32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu), *from;
@@ -114,7 +119,7 @@ COLD int ask_for_task(u32 cpu)
 		own->pace_known = false;
 	} else if (s->any_pace) {
 		pace = own->pace_known ? pace_caught_up(own->pace, s->furthest, gives_all, own->weight[1]) : s->furthest;
-		/* Who has been without normal tasks has missed nothing. */
+		/* A CPU that had no normal tasks has missed nothing. */
 		own->pace = pace;
 		own->pace_known = true;
 	} else {
@@ -124,7 +129,7 @@ COLD int ask_for_task(u32 cpu)
 	if (s->slowest >= 0 && own->pace_known && !gives_all)
 		ask_for_turn(s, cpu, pace, now);
 
-	/* What is too heavy must be so twice in a row: wake-ups come and go. */
+	/* An imbalance must show in two scans in a row: wake-ups come and go. */
 	excess = min_u64(s->excess, own->seen_excess);
 	own->seen_excess = s->excess;
 	from = cpu_state(s->heaviest);
@@ -138,7 +143,10 @@ COLD int ask_for_task(u32 cpu)
 	return true;
 }
 
-/* A waiting task joins the queue of `cpu`. Where it is to be moved then, and what to retract if it is not, stands in `own`. */
+/*
+ * A waiting task joins the queue of `cpu`. Where to move it then, and what to retract if it is not moved, is in
+ * `own`.
+ */
 static __always_inline void join_to_move(struct task_struct *p, struct task_state *t, struct cpu_state *own, s32 cpu)
 {
 	rejoin(p, t, cpu, k_now());
@@ -149,9 +157,9 @@ static __always_inline void join_to_move(struct task_struct *p, struct task_stat
 }
 
 /*
- * If moving a waiting task to `cpu` makes things better, it joins the queue
- * there, and its weight is returned. Apart from the loop that moves it: the
- * verifier would follow each of its paths through every round.
+ * If moving a waiting task to `cpu` makes the imbalance smaller, it joins the queue there, and its weight is
+ * returned. A function apart from the loop that calls it: otherwise the verifier would follow each of its paths
+ * through every iteration.
  */
 COLD u64 take_over(s32 pid, s32 cpu, u64 excess)
 {
@@ -175,7 +183,7 @@ COLD u64 take_over(s32 pid, s32 cpu, u64 excess)
 	return weight;
 }
 
-/* It could not be moved after all. `cpu`: in whose record stands what it has joined. */
+/* It could not be moved after all. `cpu`: the CPU whose record says what it has joined. */
 COLD int not_taken_over(s32 pid, s32 cpu)
 {
 	struct task_struct *task = bpf_task_from_pid(pid);
@@ -194,8 +202,9 @@ COLD int not_taken_over(s32 pid, s32 cpu)
 }
 
 /*
- * A task that waits for `from` joins the queue of `to`, to be moved there at once: by its clock it would stand anywhere there,
- * and whom nobody has counted nobody looks for. Returns whether it is to be had.
+ * A task that waits for `from` joins the queue of `to`, to be moved there at once: its v on the old clock would
+ * put it anywhere in the new order, and tasks that are not counted at a CPU are not looked for there. Returns
+ * whether it may be moved.
  */
 COLD u32 join_elsewhere(s32 pid, s32 from, s32 to)
 {
@@ -217,7 +226,7 @@ COLD u32 join_elsewhere(s32 pid, s32 from, s32 to)
 	return joined;
 }
 
-/* Take over waiting tasks of the heavier CPU. From dispatch. */
+/* Pull waiting tasks from the heavier CPU. Called from dispatch. */
 COLD int even_out(u32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu), *from;
@@ -226,7 +235,7 @@ COLD int even_out(u32 cpu)
 
 	if (!own || own->pull_from < 0)
 		return 0;
-	/* Those who would wait for longest have most to gain. */
+	/* Tasks that would wait for longest gain most. */
 	from = cpu_state(own->pull_from);
 	queue = from && from->late_due_ns && k_waiting(late_queue_of(own->pull_from)) ?
 			late_queue_of(own->pull_from) :
@@ -258,7 +267,7 @@ COLD int even_out(u32 cpu)
 	return 0;
 }
 
-/* Who waits beside somebody much heavier does not get to run for long enough to be counted as it runs. */
+/* A task that waits beside a much heavier one does not run for long enough to be counted as CPU-bound while it runs. */
 COLD int count_waiting_hogs(u32 cpu)
 {
 	struct cpu_state *c = cpu_state(cpu);
@@ -300,7 +309,7 @@ static __always_inline bool balance_tick(struct cpu_state *c, s32 cpu, u64 now)
 	return ask_for_task(cpu);
 }
 
-/* The CPU has nothing to do. */
+/* The CPU goes idle. */
 static __always_inline void rest_from_balancing(struct cpu_state *c)
 {
 	c->seen_excess = 0;
@@ -308,7 +317,7 @@ static __always_inline void rest_from_balancing(struct cpu_state *c)
 	c->give_to = -1;
 }
 
-/* p's turn on this CPU is over and it wants to go on. Where? */
+/* p's slice on this CPU has ended, and p is still runnable. Where does it go on? */
 static __always_inline s32 give_away(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
 	struct turn_view view = {

@@ -14,33 +14,33 @@ struct task_state {
 	u64 left_clock;		/* V of left_cpu when the task left */
 	u64 used_ns;		/* of the current request */
 	u64 request_ns;
-	u64 base_ns;		/* what it asks for when nobody heavier is beside it */
+	u64 base_ns;		/* its request, unless heavier tasks are beside it */
 	u64 burst_ns;		/* run time since it last slept */
 	u64 mean_burst_ns;
-	u64 stake;		/* its part of a CPU's weight and tasks, whose clock v is on; 0: in no queue (atomic, any CPU) */
+	u64 stake;		/* part of the sums of the CPU whose clock v is on; 0: in no queue (atomic, any CPU) */
 	u64 work_stake;		/* its part of cpu_state.queued_work (likewise) */
 	u64 hog_stake;		/* its part of cpu_state.hog_weight; 0: it is not counted as CPU-bound (likewise) */
-	u64 charged_at_ns;	/* up to here its run time is accounted */
-	u64 charged_ran_ns;	/* its run time by then, since it exists */
+	u64 charged_at_ns;	/* run time is charged up to here */
+	u64 charged_ran_ns;	/* its total run time by then */
 	u64 charged_steal_ns;
-	u64 queued_at_ns;	/* since when it waits, while it does */
+	u64 queued_at_ns;	/* when it began to wait, while it waits */
 	u64 runnable_at_ns;	/* when it last woke up */
-	u64 throttled_at_ns;	/* since when it waits for quota; 0: it does not */
-	s64 owed_ns;		/* CPU time, for having been on slower CPUs; negative: on faster ones */
+	u64 throttled_at_ns;	/* when it was throttled; 0: it is not */
+	s64 owed_ns;		/* CPU time owed to it, for having been on slower CPUs; negative: on faster ones */
 	u64 weight;		/* effective */
-	u64 scale;		/* of its group, when the weight was computed */
+	u64 scale;		/* its group's, when the weight was computed */
 	u32 was_late;		/* waits, or waited, in the late queue */
 	u32 own_weight;		/* by its nice value */
 	u32 group;
 	u32 counted_weight;	/* its part of counted_group's load while it is runnable */
 	u32 counted_group;
-	u32 admitted;		/* limited group that has let it go on and waits for its turn's end; 0: none (atomic, any CPU) */
-	u32 run_limit;		/* limited group that counts it as running; 0: none */
+	u32 admitted;		/* group that has unthrottled it, until its slice ends; 0: none (atomic, any CPU) */
+	u32 run_limit;		/* group with a quota that counts it as running; 0: none */
 	u32 class;		/* enum task_class */
 	u32 ended;		/* it has left the scheduler (atomic; another CPU may be about to move it) */
 	s32 left_cpu;
-	s32 run_cpu;		/* where it runs; -1: it does not */
-	s32 push_to;		/* where it shall go when it is switched out; -1: nowhere */
+	s32 run_cpu;		/* CPU on which it runs; -1: it does not */
+	s32 push_to;		/* CPU to migrate to when it is switched out; -1: none */
 	struct side_task side;
 };
 
@@ -55,7 +55,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
-	/* So that values begin on a page, and cache lines are what they seem. */
+	/* Map values then begin on a page, and cache lines are as laid out. */
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct cpu_slot);
@@ -78,10 +78,10 @@ struct {
 	__type(value, struct group_state);
 } groups SEC(".maps");
 
-/* Last-level caches; with one, distances do not matter. Written by the daemon. */
+/* Number of last-level caches; with one, distances do not matter. Written by the daemon. */
 u32 nr_llcs = 1;
 
-/* Some CPUs share a core or a hardware thread, others do not: it matters which one is taken. Likewise. */
+/* Some CPUs share a core or a hardware thread, others do not: it matters which one is chosen. Written by the daemon. */
 u32 uneven_cores;
 
 /* Groups with a quota, and how often that set has changed. */
@@ -90,14 +90,13 @@ u32 limits_generation;
 
 const volatile u32 nr_cpu_ids = 1;
 const volatile u64 watchdog_ns = 20 * NSEC_PER_MSEC_ * 1000;
-/* Base request of a CPU of which the side says nothing else. */
+/* Base request of a CPU for which the side sets no other. */
 const volatile u64 base_request_ns = TANDEM_REQUEST_NS;
 
 /*
- * What a task adds to a CPU's sums: the CPU plus one, the class and the
- * amount, in one word. A waiting task may be moved by one CPU while another
- * does something else with it (a signal, a new affinity). Whoever takes the
- * word takes off what it says, and nobody else can.
+ * What a task adds to a CPU's sums: the CPU plus one, the class and the amount, in one word. One CPU may move a
+ * waiting task while another does something else with it (a signal, a new affinity). The CPU that takes the
+ * word subtracts what it says, and no other CPU can.
  */
 #define STAKE_CPU_SHIFT 48
 #define STAKE_CLASS_SHIFT 47
@@ -143,7 +142,7 @@ static __always_inline struct cpu_state *cpu_state(s32 cpu)
 	return slot ? &slot->state : NULL;
 }
 
-/* The i-th CPU after this one, round and round. */
+/* The i-th CPU after this one, around the ring. */
 static __always_inline u32 cpu_after(s32 cpu, u32 i)
 {
 	u32 other = (u32)cpu + i;
@@ -159,16 +158,15 @@ static __always_inline struct cpu_domain *domain_of(s32 cpu)
 }
 
 /*
- * CPUs that went while the scheduler was loaded, or are about to go: their queues are everybody's. Those that were never there,
- * of which a VM with room for hot-plugging has many, have no queue to look at.
+ * CPUs that went offline while the scheduler was loaded, or are about to: any CPU may take from their queues.
+ * CPUs that were never online, of which a VM with room for hotplug has many, are not checked.
  */
 u32 nr_offline;
 
 /*
- * Is the CPU that this runs on about to go? What it asks of an interrupt of
- * its own (a kick, a timer) may then never come, and nothing that is asked
- * later either: the kernel sees the first still pending. Directly inserted
- * tasks are announced to their CPU without one.
+ * Is this CPU about to go offline? An interrupt that it requests for itself (a kick, a timer) may then never
+ * come, and later ones do not come either: the kernel sees the first still pending. A task that is inserted
+ * directly reaches its CPU without one.
  */
 static __always_inline bool is_leaving(void)
 {
@@ -184,15 +182,15 @@ static __always_inline u32 llc_of(s32 cpu)
 	return d ? d->llc : 0;
 }
 
-/* Have two CPUs no cache in common? */
+/* Do two CPUs share no last-level cache? */
 static __always_inline bool far_apart(s32 one, s32 other)
 {
 	return nr_llcs > 1 && llc_of(one) != llc_of(other);
 }
 
 /*
- * A decision is counted in the record of the CPU that takes it (`c`, the one that this runs on), or counts would get lost.
- * `value`: for a trace.
+ * A decision is counted in the record of the CPU that takes it (`c`, the one that this runs on); otherwise
+ * counts would get lost. `value`: for a trace.
  */
 static __always_inline void count_of(struct cpu_state *c, enum counter id, u64 value)
 {
@@ -205,7 +203,7 @@ static __always_inline void count(struct cpu_state *c, enum counter id)
 	count_of(c, id, 0);
 }
 
-/* A decision on the task `pid`, wherever it is taken. */
+/* A decision about the task `pid`, counted on the CPU that takes it. */
 static __always_inline void count_task(enum counter id, s32 pid)
 {
 	struct cpu_state *own = cpu_state(bpf_get_smp_processor_id());
@@ -221,9 +219,8 @@ static __always_inline struct group_state *group_state(u32 group)
 }
 
 /*
- * Queues: per CPU one for best effort, one for normal tasks, and one for
- * those of them that would wait for too long by their weight; per group with
- * a quota one for tasks that wait for it.
+ * Queues. Per CPU: one for best-effort (SCHED_IDLE) tasks, one for normal tasks, and the late queue, for normal
+ * tasks that would wait for too long because of their weight. Per cgroup: one for throttled tasks.
  */
 #define LATE_QUEUE 2
 #define THROTTLE_QUEUE_BASE (1ULL << 40)
@@ -249,8 +246,8 @@ static __always_inline u32 class_index(u32 class)
 }
 
 /*
- * Whoever waits for a CPU has been counted there before. Where nobody but the
- * one that runs is counted, the kernel need not look up the queue.
+ * A task that waits for a CPU has been counted there before. Where only the running task is counted, the kernel
+ * need not look up the queue.
  */
 static __always_inline bool may_wait(const struct cpu_state *c, u32 class)
 {

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Tasks that wait for their group's quota.
+ * Throttled tasks: they wait for their group's quota.
  *
- * They wait in a queue of the group's own, in the kernel's custody: exits,
- * moves and changes of any kind find them there. They come back one by one
- * when a task of the group stops running, and a few at a time by a timer at
- * the start of a period: as many as there is quota for, so that a group with
- * a thousand tasks does not flood the CPUs' queues.
+ * They wait in a DSQ of their group, so that the kernel finds them there at exits, moves and changes of any
+ * kind. They are unthrottled one by one when a task of the group stops running, and a few at a time by a timer
+ * at the start of a period: as many as there is quota for, so that a group with a thousand tasks does not flood
+ * the CPUs' queues.
  *
- * Order is by waiting time, shifted by what a task is owed. Without the time
- * a task could wait for ever; without the shift weights would not count.
+ * They are ordered by waiting time, shifted by lag. Without the time a task could wait forever; without the
+ * shift weights would not count.
  */
 #ifndef TANDEM_CORE_THROTTLE_BPF_H
 #define TANDEM_CORE_THROTTLE_BPF_H
@@ -25,18 +24,19 @@ struct {
 } quota_timer SEC(".maps");
 
 u64 throttled_groups[NR_GROUP_WORDS];
-u64 quota_timer_at_ns;	/* for when the timer is armed; 0: it is not */
+u64 quota_timer_at_ns;	/* when the armed timer fires; 0: not armed */
 
-/* Turn of a task whose group has many that wait: short, or the last would wait for too long. */
+/* With more throttled tasks than this in a group slices are short, or the last task would wait for too long. */
 #define MANY_THROTTLED 32
-/* Where a quota has been lifted so many are let go on at a time: each is moved with interrupts off. */
+/* When a quota has been lifted this many tasks are unthrottled at a time: each is moved with interrupts off. */
 #define LIFTED_MOST 256
-/* The timer looks again this soon while there is quota and somebody waits. */
+/* The timer fires again this soon while there is quota and tasks wait. */
 #define UNTHROTTLE_AGAIN_NS (500 * NSEC_PER_USEC_)
 
 /*
- * Nobody tells a scheduler that a task which waits has got a signal, or is to stop or freeze. So it is looked for, this often
- * and among so many of each throttled queue: the kernel's own throttling lets them answer at the end of the period.
+ * The kernel does not tell a scheduler that a throttled task has got a signal, or is to stop or freeze. So
+ * tasks are checked for that, this often and this many of each throttled queue: the kernel's own throttling
+ * lets them answer at the end of the period.
  */
 #define SIGNALS_EVERY_NS (100 * NSEC_PER_MSEC_)
 #define SIGNALS_LOOK 256
@@ -54,7 +54,7 @@ COLD int quota_timer_by(u64 at_ns, u64 now)
 	t = bpf_map_lookup_elem(&quota_timer, &zero);
 	if (!t)
 		return 0;
-	/* Again, should somebody else have armed it just now, for later. */
+	/* Try again if another CPU has just armed it for later. */
 	bpf_for(i, 0, 4) {
 		u64 armed = quota_timer_at_ns;
 
@@ -63,7 +63,7 @@ COLD int quota_timer_by(u64 at_ns, u64 now)
 		if (__sync_val_compare_and_swap(&quota_timer_at_ns, armed, at_ns) != armed)
 			continue;
 		start_quota_timer(t, at_ns, now);
-		/* Somebody may have armed it for an earlier time since, and have started it before that. */
+		/* Another CPU may have armed it for an earlier time since, and have started it before this one did. */
 		armed = quota_timer_at_ns;
 		if (armed && armed != at_ns)
 			start_quota_timer(t, armed, now);
@@ -73,17 +73,15 @@ COLD int quota_timer_by(u64 at_ns, u64 now)
 }
 
 /*
- * May a task be kept waiting for quota? Not one that is about to end or has a
- * signal to answer, and none that others may wait for: pinned for a moment by
- * the kernel, in the middle of reading under RCU, or a thread of the kernel
- * itself.
+ * May a task be throttled? Not one that is exiting or has a signal to answer, and none that others may wait
+ * for: one that the kernel has pinned for a moment, one in an RCU read section, or a kernel thread.
  */
 static __always_inline bool may_throttle(const struct task_struct *p)
 {
 	return !k_is_exiting(p) && !k_is_kthread(p) && !k_has_signal(p) && !k_migration_disabled(p) && !k_reads_rcu(p);
 }
 
-/* A task that was let go on has had its turn, or does not want it any more. */
+/* An unthrottled task has had its slice, or does not want it any more. */
 static __always_inline void admission_done(struct task_state *t)
 {
 	u32 limit = t->admitted ? __sync_lock_test_and_set(&t->admitted, 0) : 0;
@@ -93,7 +91,7 @@ static __always_inline void admission_done(struct task_state *t)
 		__sync_fetch_and_sub(&g->admitted, 1);
 }
 
-/* Before the task is moved: it may have had its turn, and be gone, before anything else is done here. */
+/* Before the task is moved: it may have had its slice, and be gone, before anything else is done here. */
 static __always_inline void admit(struct task_state *t, u32 limit)
 {
 	struct group_state *g = group_state(limit);
@@ -116,10 +114,9 @@ static __always_inline void wake_throttled(u32 limit, u64 now)
 }
 
 /*
- * The kernel puts a task into the queue only when enqueue() has returned. If the
- * timer looks there in between, on another CPU, it finds nobody and does not
- * come again. Therefore whoever throttled a task looks once more, at the next
- * opportunity on the same CPU: by then the task is there.
+ * The kernel puts a task into the queue only after enqueue() has returned. If the timer checks the queue in
+ * between, on another CPU, it finds no task and does not fire again. Therefore the CPU that throttled the task
+ * checks once more, at its next opportunity: by then the task is there.
  */
 COLD int look_after_throttled(u64 now)
 {
@@ -154,23 +151,23 @@ static __noinline void throttle(struct task_struct *p, struct task_state *t, u32
 	if (own->throttled_limit && own->throttled_limit != limit)
 		look_after_throttled(now);
 	own->throttled_limit = limit;
-	/* Opportunities are the next tick and the next choice of a task; an idle CPU has neither. */
+	/* Opportunities are the next tick and the next dispatch; an idle CPU has neither. */
 	if (own->curr_class == CLASS_NONE)
 		k_kick_idle(here);
 }
 
-/* What becomes of a task in a throttled queue. */
+/* What happens to a task in a throttled queue. */
 enum readmission {
-	GONE,		/* not to be had just now */
+	GONE,		/* not available now */
 	STAY,		/* there is no quota */
 	GO,		/* it has joined a CPU's queue */
-	GO_ON_DEBT,	/* the same, without quota */
+	GO_ON_DEBT,	/* the same, without quota (anti-stall grant) */
 	ELSEWHERE,	/* plus the number of the group whose quota it has to wait for instead */
 };
 
 /*
- * The decision on one task. Apart from the loop that moves it: the verifier
- * would follow each of its paths through every round.
+ * The decision about one task. A function apart from the loop that calls it: otherwise the verifier would
+ * follow each of its paths through every iteration.
  */
 COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 {
@@ -188,14 +185,17 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 	t = task_state(task);
 	if (!t || !own)
 		goto out;
-	/* Neither has to wait for quota: whoever waits for too long, and whoever has to end, stop or answer. */
+	/*
+	 * Two kinds of tasks need not wait for quota: those that have waited for too long, and those that have
+	 * to exit, stop or answer a signal.
+	 */
 	overdue = !may_throttle(task) || quota_wait_too_long(sub_floor_u64(now, t->throttled_at_ns), watchdog_ns);
 	if (overdue_only && !overdue) {
 		verdict = STAY;
 		goto out;
 	}
 	if (t->stake) {
-		/* Somebody else has it in hand. That does not last. */
+		/* Another CPU is handling it. That does not last. */
 		if (!overdue)
 			goto out;
 		leave(t, now);
@@ -229,7 +229,10 @@ out:
 	return verdict;
 }
 
-/* What follows from a task's way back, or from its failure: somebody else has taken the task meanwhile. */
+/*
+ * After a task was moved back into a CPU's queue, or the move failed because another CPU has taken the task
+ * meanwhile.
+ */
 COLD int readmitted(s32 pid, s32 cpu, u32 limit, u64 verdict, bool moved)
 {
 	struct task_struct *task = bpf_task_from_pid(pid);
@@ -264,17 +267,16 @@ out:
 	return 0;
 }
 
-/* Tasks that have waited for too long are let go on beyond those who may, so many at a time. */
+/* Tasks that have waited for too long are unthrottled beyond the number that may be, this many at a time. */
 #define OVERDUE_MOST 32
 
 /*
- * Let up to `most` tasks of a group's throttled queue go on, preferably on `cpu`
- * (-1: where they were, and those who have to answer a signal as well). Returns
- * how many still wait.
+ * Unthrottle up to `most` tasks of a group, preferably on `cpu` (-1: where they were, and tasks that have to
+ * answer a signal as well). Returns how many still wait.
  *
- * Those who were let go on wait for a CPU next, and where the group weighs
- * little, for long. If nobody followed them meanwhile, the last of two hundred
- * would wait two hundred times as long: whoever is overdue goes on, too.
+ * Unthrottled tasks wait for a CPU next, and for long if the group weighs little. If no task followed them
+ * meanwhile, the last of two hundred would wait two hundred times as long: so tasks that are overdue are
+ * unthrottled, too.
  */
 COLD u32 unthrottle(u32 limit, s32 cpu, u32 most)
 {
@@ -286,7 +288,7 @@ COLD u32 unthrottle(u32 limit, s32 cpu, u32 most)
 		return 0;
 	own->let_go = 0;
 	own->stayed = 0;
-	/* For the verifier, which also sees the timer set up from a program that may sleep. */
+	/* For the verifier, which also sees the timer set up from a sleepable program. */
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_struct *task;
@@ -295,7 +297,7 @@ COLD u32 unthrottle(u32 limit, s32 cpu, u32 most)
 
 		if (own->let_go >= most + OVERDUE_MOST)
 			break;
-		/* The iterator's task may not be handed to other functions: the verifier does not trust it. */
+		/* The iterator's task may not be passed to other functions: the verifier does not trust it. */
 		task = bpf_task_from_pid(p->pid);
 		if (!task)
 			continue;
@@ -324,13 +326,16 @@ COLD u32 unthrottle(u32 limit, s32 cpu, u32 most)
 	return k_waiting(queue);
 }
 
-/* A new period has begun for some group, or the pool of another still holds something. */
+/* A new period has begun for some group, or another group's pool still holds something. */
 static int quota_tick(void *map, u32 *key, struct one_timer *timer)
 {
 	u64 now = k_now(), next = 0;
 	u32 word, bit;
 
-	/* A full barrier: who sees the timer as armed still has set the bit of the group before that is read below. */
+	/*
+	 * A full barrier: a CPU that sees the timer as armed still has set its group's bit before the bits are
+	 * read below.
+	 */
 	__sync_lock_test_and_set(&quota_timer_at_ns, 0);
 	bpf_for(word, 0, nr_group_words) {
 		u64 bits = throttled_groups[word & (NR_GROUP_WORDS - 1)];
@@ -347,10 +352,10 @@ static int quota_tick(void *map, u32 *key, struct one_timer *timer)
 			g = group_state(group);
 			if (!g)
 				continue;
-			/* A quota that has been lifted holds nobody back. */
+			/* A quota that has been lifted throttles no task. */
 			if (!unthrottle(group, -1, g->quota_ns ? (u32)sub_floor_u64(nr_cpu_ids, g->admitted) : LIFTED_MOST)) {
 				set_group_bit(throttled_groups, group, false);
-				/* Somebody may have come meanwhile. */
+				/* A task may have been throttled meanwhile. */
 				if (!k_waiting(throttle_queue_of(group)))
 					continue;
 				set_group_bit(throttled_groups, group, true);

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the scheduler does, one record after the other, for whoever wants to
- * look (`tandem guest trace`). Off, it costs a look at a flag.
+ * Records what the scheduler does, for `tandem guest trace`. Off, it costs a check of a flag.
  *
- * Every decision is counted; where it is counted it is recorded, so that the
- * trace shows what the statistics sum up. Who runs where and when the host
- * took the CPU is recorded beside it. Records that find no room are dropped
+ * Each decision is recorded where it is counted, so that the trace shows what the statistics sum up. Which task
+ * runs where, and when the host preempted the CPU, is recorded as well. Records that find no room are dropped
  * and counted.
  */
 #ifndef TANDEM_CORE_TRACE_BPF_H
@@ -14,7 +12,7 @@
 #include "kernel.bpf.h"
 #include "intf.h"
 
-/* Somebody is looking. Written by the daemon, also while the scheduler runs. */
+/* A trace is being taken. Written by the daemon, also while the scheduler runs. */
 u32 tracing;
 
 /* Records for which there was no room. */
@@ -41,7 +39,7 @@ COLD int record_event(u32 kind, s32 pid, u64 value)
 		__builtin_memcpy(event.comm, p->comm, sizeof(event.comm));
 		bpf_task_release(p);
 	}
-	/* Nobody is woken: the reader would be the main thing in the trace. */
+	/* No wake-up: otherwise the reader would be the main thing in the trace. */
 	if (bpf_ringbuf_output(&trace_events, &event, sizeof(event), BPF_RB_NO_WAKEUP))
 		__sync_fetch_and_add(&nr_untraced, 1);
 	return 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What the kernel tells about its cgroups, put into the records of groups.bpf.h and quota.bpf.h. */
+/* Puts what the kernel says about cgroups into the records of groups.bpf.h and quota.bpf.h. */
 #ifndef TANDEM_CORE_TREE_BPF_H
 #define TANDEM_CORE_TREE_BPF_H
 
 #include "throttle.bpf.h"
 
-/* The kernel's word for "no limit" in microseconds is the largest number that fits. */
+/* "No limit" is the largest number of microseconds that fits; from here on a quota counts as none. */
 #define NO_QUOTA_US (1ULL << 40)
 
 static __always_inline void tree_set_bandwidth(u32 group, u64 period_us, u64 quota_us, u64 burst_us)
@@ -13,7 +13,7 @@ static __always_inline void tree_set_bandwidth(u32 group, u64 period_us, u64 quo
 	bool limited = quota_us && quota_us < NO_QUOTA_US;
 
 	set_quota(group, limited ? quota_us * 1000 : 0, period_us * 1000, burst_us * 1000);
-	/* Whoever waits may go on, or at least has a new date to wait for. */
+	/* Throttled tasks may go on, or at least have a new time to wait for. */
 	quota_timer_by(k_now(), k_now());
 }
 
@@ -36,7 +36,7 @@ static __always_inline void tree_set_idle(u32 group, bool idle)
 	parent = group_state(g->parent);
 	g->own_idle = idle;
 	g->idle = idle || (parent && parent->idle);
-	/* Groups below learn of it with the next refresh. */
+	/* Groups below get it with the next refresh. */
 	refresh_soon(k_now());
 }
 
@@ -49,7 +49,7 @@ static __always_inline s32 tree_add(struct cgroup *cgrp, struct scx_cgroup_init_
 
 	if (!g || g->id != id || group == ROOT_GROUP)
 		return 0;
-	/* A number that is used again brings its throttled queue along. */
+	/* A number that is used again still has its throttled queue. */
 	err = scx_bpf_create_dsq(throttle_queue_of(group), -1);
 	if (err && err != -EEXIST)
 		return err;

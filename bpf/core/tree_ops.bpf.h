@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Callbacks about cgroups: each hands on to tree.bpf.h. */
+/* Callbacks about cgroups; each calls into tree.bpf.h. */
 #ifndef TANDEM_CORE_TREE_OPS_BPF_H
 #define TANDEM_CORE_TREE_OPS_BPF_H
 
@@ -15,7 +15,7 @@ void BPF_STRUCT_OPS_SLEEPABLE(core_cgroup_exit, struct cgroup *cgrp)
 	group_remove(k_cgroup_id(cgrp));
 }
 
-/* Called with the task off its queue: it has left the old group's accounts, and joins the new one's later. */
+/* Called with the task dequeued: it has left the old group's accounts, and joins the new one's later. */
 void BPF_STRUCT_OPS(core_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {
 	struct task_state *t = task_state(p);

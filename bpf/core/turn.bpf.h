@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* A task's turn on its CPU: waiting for it in order, beginning it, and how long it lasts. */
+/* A task's slice on its CPU: its place in the queue, its start, and its length. */
 #ifndef TANDEM_CORE_TURN_BPF_H
 #define TANDEM_CORE_TURN_BPF_H
 
 #include "throttle.bpf.h"
 #include "slice.bpf.h"
 
-/* Slice of a task without company: the tick looks for company, going through dispatch would only cost. */
+/* Slice of a lone task: the tick checks for other tasks; a pass through dispatch would only cost time. */
 #define ALONE_SLICE_NS (100 * NSEC_PER_MSEC_)
 
 /*
- * A task that waits for longer than this is served by the clock on the wall.
- * For some the machine waits: for one that was preempted while it reads under
- * RCU, and for the kernel's threads, unless they are nice. The kernel's own
- * patience with a reader is 500 ms (CONFIG_RCU_BOOST_DELAY), and it may take
- * more than one turn.
+ * A task that waits, or would wait, for longer than this is served by wall-clock deadline (anti-starvation).
+ * The limit is shorter for tasks that the machine waits for: one that was preempted in an RCU read section, and
+ * kernel threads, unless they are nice. The kernel's own patience with a reader is 500 ms
+ * (CONFIG_RCU_BOOST_DELAY), and the reader may need more than one slice.
  */
 static __always_inline u64 longest_wait_ns(const struct task_struct *p)
 {
@@ -28,7 +27,7 @@ static __always_inline void put_in_order(struct task_struct *p, struct task_stat
 	u32 i = class_index(t->class);
 	/* Virtual time wraps. */
 	u64 ahead = time_before_ns(c->clock[i], t->deadline) ? t->deadline - c->clock[i] : 0, due;
-	/* Those who are heavy for a moment only do not make anybody wait for seconds. */
+	/* Tasks that are heavy only for a moment do not make others wait for seconds. */
 	u64 weight = max_u64(c->hog_weight, t->weight), most_ns = longest_wait_ns(p);
 
 	t->queued_at_ns = now;
@@ -45,7 +44,7 @@ static __always_inline void put_in_order(struct task_struct *p, struct task_stat
 	k_insert_ordered(p, queue_of(cpu, t->class), remaining(t), t->deadline, enq_flags);
 }
 
-/* Take the first of those who would wait for too long by their weight. */
+/* Take the first task of the late queue. */
 static __always_inline bool take_late(struct cpu_state *c, s32 cpu)
 {
 	bool taken = k_take(late_queue_of(cpu));
@@ -64,7 +63,7 @@ static __always_inline bool is_overdue(const struct task_struct *p, const struct
 /* Tasks that are put back into the order by deadline at a time. */
 #define ORDERLY_LOOK 32
 
-/* Those on whose account others would have had to wait for too long have gone: the others go by deadline again. */
+/* The weight because of which tasks would have had to wait for too long is gone: they are served by deadline again. */
 COLD int late_no_more(u32 cpu)
 {
 	struct cpu_state *c = cpu_state(cpu);
@@ -97,15 +96,14 @@ COLD int late_no_more(u32 cpu)
 	return 0;
 }
 
-/* How often those who have waited for long are looked for, and how many at a time. */
+/* How often to search for tasks that have waited for too long, and how many to check at a time. */
 #define OVERDUE_EVERY_NS (1000 * NSEC_PER_MSEC_)
 #define OVERDUE_LOOK 256
 
 /*
- * How long a task would wait was estimated when it was queued. Weights change:
- * who has waited for too long all the same is served by the clock on the wall
- * now. They may stand at either end of the order: with the latest deadlines,
- * or passed over again and again by those that come. From dispatch.
+ * The wait of a task was estimated when it was queued. Weights change: a task that has waited for too long all
+ * the same is served by wall-clock deadline now. Such tasks may be at either end of the queue: with the latest
+ * deadlines, or passed over again and again by newcomers. Called from dispatch.
  */
 COLD int rescue_overdue(u32 cpu)
 {
@@ -116,7 +114,7 @@ COLD int rescue_overdue(u32 cpu)
 	if (!c)
 		return 0;
 	c->overdue_at_ns = now;
-	/* Somebody may have found the late queue empty just before the kernel put a task there. */
+	/* A CPU may have found the late queue empty just before the kernel put a task there. */
 	if (!c->late_due_ns && k_peek_key(late_queue_of(cpu), &end))
 		c->late_due_ns = end;
 	c->looked = 0;
@@ -146,18 +144,18 @@ COLD int rescue_overdue(u32 cpu)
 	return 0;
 }
 
-/* p runs from now on: for how long, and does it matter when that ends? To be called on its CPU. */
+/* p runs from now on: how long is its slice, and does its end matter? Call it on p's CPU. */
 static __always_inline void take_turn(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
 	u64 turn = max_u64(remaining(t), TANDEM_QUOTA_RUN_MIN_NS), allowance = ~0ULL;
 
 	if (nr_limits && may_throttle(p))
 		allowance = quota_allowance(t->group, now);
-	/* Whoever was let go on after a long wait goes on for a moment on debt. */
+	/* A task that was unthrottled after a long wait runs for a moment without quota (anti-stall grant). */
 	if (!allowance && t->admitted)
 		allowance = TANDEM_QUOTA_RUN_MIN_NS;
 	if (!allowance) {
-		/* It waited here while others used up the quota. */
+		/* It waited here while other tasks used up the quota. */
 		c->run_until_ns = 0;
 		k_set_slice(p, 1);
 		k_kick_preempt(cpu);
@@ -175,7 +173,7 @@ static __always_inline void take_turn(struct task_struct *p, struct task_state *
 	end_turn_at(c, cpu, now + turn, now);
 }
 
-/* The CPU with the least weight per capacity that p may use. For a task that has no place yet. */
+/* The CPU with the least weight that p may use. For a task that has no place yet. */
 static __noinline s32 lightest_cpu(struct task_struct *p, s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);

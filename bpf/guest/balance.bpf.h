@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Taking work: what a vCPU without work of its own runs.
+ * Newidle balance: a vCPU without work of its own pulls waiting tasks.
  *
- * All waiting tasks sit in per-vCPU user queues (local queues hold at most the
- * task that runs next), so that any vCPU may take them, also from one that
- * the host has preempted and that could not hand anything over itself.
+ * All waiting tasks sit in per-vCPU user DSQs (a local DSQ holds at most the task that runs next), so that any
+ * vCPU may pull them, also from one that the host has preempted and that could not push anything itself.
  */
 #ifndef TANDEM_GUEST_BALANCE_BPF_H
 #define TANDEM_GUEST_BALANCE_BPF_H
@@ -12,7 +11,7 @@
 #include "place.bpf.h"
 #include "../core/hotplug.bpf.h"
 
-/* Would `cpu`, idle, take a task that waits for `from`? */
+/* Would `cpu`, which is idle, pull a task that waits for `from`? */
 static __always_inline bool would_take(struct cpu_state *c, s32 cpu, struct cpu_state *from, s32 from_cpu, u32 waiting,
 				       bool far, u64 now)
 {
@@ -30,9 +29,8 @@ static __always_inline bool would_take(struct cpu_state *c, s32 cpu, struct cpu_
 }
 
 /*
- * An idle vCPU that would take over p, which waits for `from_cpu`; one with
- * the same cache before others. A weak vCPU that would decline is not even
- * woken: that costs the host two exits.
+ * An idle vCPU that would pull p, which waits for `from_cpu`; preferably one with the same last-level cache. A
+ * weak vCPU that would decline is not even kicked: a kick costs the host two exits.
  */
 static __noinline s32 helper_for(struct task_struct *p, s32 from_cpu)
 {
@@ -105,7 +103,7 @@ static __noinline bool take_normal_at(s32 cpu, bool far)
 	return false;
 }
 
-/* Take one waiting normal task from another vCPU, of the same cache before others. */
+/* Pull one waiting normal task from another vCPU, preferably one with the same last-level cache. */
 static __always_inline bool take_normal(s32 cpu)
 {
 	return take_normal_at(cpu, false) || (nr_llcs > 1 && take_normal_at(cpu, true));

@@ -1,44 +1,42 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * vCPUs that are left without work: stragglers, spare ones of a stack, and
- * those that were parked, by the operator or for want of pCPUs (policy/guest/rwc.h,
- * policy/guest/crowd.h).
+ * vCPUs that are left without work: stragglers, spare vCPUs of a stack, and vCPUs that were parked, by the
+ * operator or by the vCPU limit (policy/guest/rwc.h, policy/guest/crowd.h).
  *
- * A ban is a bit in the vCPU's record. Placement, pulling and balancing ask
- * it; a task that waits or runs there when it begins is sent away, if it may
- * go elsewhere. Nothing is written to the kernel, so that nothing has to be
- * undone: with the scheduler the bans are gone.
+ * A ban is a bit in the vCPU's record. Placement, pulling and load balance check it. A task that waits or runs
+ * there when the ban begins is migrated, if it may run elsewhere. Nothing is written to the kernel, so nothing
+ * has to be undone: the bans end with the scheduler.
  */
 #ifndef TANDEM_GUEST_BAN_BPF_H
 #define TANDEM_GUEST_BAN_BPF_H
 
 #include "vcpu.bpf.h"
 
-/* How many vCPUs are banned. */
+/* Number of banned vCPUs. */
 u32 nr_banned;
 
-/* Tasks sent away at a time. */
+/* Tasks that are migrated at a time. */
 #define SEND_AWAY 32
 
-/* Does another vCPU of its stack do normal work? */
+/* Does another vCPU of its stack run a normal task? */
 static __always_inline bool stack_busy(s32 cpu)
 {
 	return rwc_enabled && uneven_cores && busy_in_ring(cpu, true) > 0;
 }
 
-/* May best-effort work run on this vCPU now? */
+/* May SCHED_IDLE tasks run on this vCPU now? */
 static __always_inline bool best_effort_allowed(const struct cpu_state *c, s32 cpu)
 {
 	return takes_best_effort(c->side.bans, stack_busy(cpu));
 }
 
-/* And best-effort work that is there already? On a parked vCPU only what may go nowhere else is left. */
+/* May SCHED_IDLE tasks that are already there go on? On a parked vCPU only tasks that may run nowhere else are left. */
 static __always_inline bool best_effort_stays(const struct cpu_state *c, s32 cpu)
 {
 	return c->side.parked ? !stack_busy(cpu) : best_effort_allowed(c, cpu);
 }
 
-/* May a task of this class, which could go elsewhere? */
+/* May a task of this class run here, if it could run elsewhere? */
 static __always_inline bool allowed_here(u32 class, const struct cpu_state *c, s32 cpu)
 {
 	return class == CLASS_BEST_EFFORT ? best_effort_allowed(c, cpu) : takes_normal(c->side.bans);
@@ -49,7 +47,7 @@ static __always_inline bool waits_best_effort(s32 cpu)
 	return k_waiting(queue_of(cpu, CLASS_BEST_EFFORT));
 }
 
-/* `cpu` has begun, or ended, normal work: its stack siblings make room, or may go on. */
+/* `cpu` has started or stopped running a normal task: the other vCPUs of its stack make room, or may go on. */
 COLD int stack_changed(u32 cpu, u32 busy)
 {
 	struct cpu_domain *d = domain_of(cpu);
@@ -77,7 +75,10 @@ COLD int stack_changed(u32 cpu, u32 busy)
 	return 0;
 }
 
-/* Is `cpu` a spare one: does another of its stack, of lower number and no straggler, do the stack's work? */
+/*
+ * Is `cpu` a spare vCPU: does another one of its stack, with a lower number, neither straggler nor parked, do
+ * the stack's work?
+ */
 COLD int is_spare(u32 cpu)
 {
 	struct cpu_domain *d = domain_of(cpu);
@@ -100,13 +101,13 @@ COLD int is_spare(u32 cpu)
 	return 0;
 }
 
-/* Since when something is as it was decided; before the first decision, for long enough to decide anew. */
+/* For how long a decision has held; before the first one, for long enough to decide anew. */
 static __always_inline u64 decided_for_ns(u64 at_ns, u64 now)
 {
 	return at_ns ? sub_floor_u64(now, at_ns) : TANDEM_BAN_HOLD_NS;
 }
 
-/* Shall a vCPU that straggles by its share be left to best-effort work? `others_idle`: some other has nothing to do. */
+/* Is a vCPU that is a straggler by its share to be left to SCHED_IDLE tasks? `others_idle`: some other vCPU is idle. */
 static __always_inline bool keeps_others_waiting(struct cpu_state *c, s32 cpu, bool others_idle, u64 now)
 {
 	bool banned = c->side.bans & TANDEM_BAN_STRAGGLER;
@@ -119,7 +120,10 @@ static __always_inline bool keeps_others_waiting(struct cpu_state *c, s32 cpu, b
 	return holds_others_up(c->side.held_up, banned, decided_for_ns(c->side.banned_at_ns, now), c->side.trials_failed);
 }
 
-/* Apart from the loop that asks it: the verifier would follow each of its paths through every round. */
+/*
+ * A function apart from the loop that calls it: otherwise the verifier would follow each of its paths through
+ * every iteration.
+ */
 COLD u32 bans_of(u32 cpu, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu), *own = cpu_state(bpf_get_smp_processor_id());
@@ -141,7 +145,7 @@ COLD u32 bans_of(u32 cpu, u64 now)
 	if (is_straggler(&view) != !!c->side.straggles) {
 		c->side.straggles = !c->side.straggles;
 		c->side.straggles_at_ns = now;
-		/* Until the others show that they do not wait for it. */
+		/* Until the other vCPUs show that they do not wait for it. */
 		c->side.held_up = TANDEM_HOLDS_UP;
 	}
 	if (c->side.straggles && keeps_others_waiting(c, cpu, r->idle, now))
@@ -151,7 +155,7 @@ COLD u32 bans_of(u32 cpu, u64 now)
 	return bans;
 }
 
-/* `cpu` is banned from now on, or is not any more. Returns whether it may be used. */
+/* Set the bans of `cpu`. Returns whether it may be used. */
 COLD u32 ban(u32 cpu, u32 bans, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu);
@@ -175,10 +179,9 @@ COLD u32 ban(u32 cpu, u32 bans, u64 now)
 }
 
 /*
- * Who is banned from now on? Called when some vCPU has been measured anew. Of
- * those that are measured at least the strongest is no straggler, and the
- * first of a stack is no spare; should the parked ones be all that is left,
- * nobody else is banned.
+ * Decide which vCPUs are banned. Called when some vCPU has a new sample. Of the vCPUs that are measured at
+ * least the strongest is no straggler, and the first of a stack is no spare. If only parked vCPUs would be
+ * left, no other vCPU is banned.
  */
 COLD int review_bans(u64 now)
 {
@@ -188,7 +191,10 @@ COLD int review_bans(u64 now)
 
 	if (!own)
 		return 0;
-	/* Sums in maps are all the same to the verifier; as local variables they would make each round a new one. */
+	/*
+	 * Sums in a map, which the verifier does not track; as local variables they would make each iteration a
+	 * new state.
+	 */
 	r = &own->side.review;
 	__builtin_memset(r, 0, sizeof(*r));
 	bpf_for(i, 0, nr_cpu_ids) {
@@ -227,7 +233,7 @@ COLD int review_bans(u64 now)
 	return 0;
 }
 
-/* Where a task goes that shall not stay on a banned vCPU: least weight per capacity; -1: it has to stay. */
+/* Where a task goes that is to leave a banned vCPU: the least weight per capacity; -1: it has to stay. */
 COLD s32 refuge(s32 pid)
 {
 	struct task_struct *p = bpf_task_from_pid(pid);
@@ -256,7 +262,7 @@ COLD s32 refuge(s32 pid)
 	return to;
 }
 
-/* Those who wait in a queue of a banned vCPU and may go elsewhere do. From dispatch. */
+/* Migrate the tasks that wait in a queue of a banned vCPU and may run elsewhere. Called from dispatch. */
 COLD int send_away(u32 cpu, u64 queue)
 {
 	struct cpu_state *own = cpu_state(cpu);
@@ -291,7 +297,7 @@ COLD int send_away(u32 cpu, u64 queue)
 	return 0;
 }
 
-/* Who waits for a vCPU with bans? Best-effort work may stay, unless the vCPU is parked. */
+/* Clear the queues of a banned vCPU. SCHED_IDLE tasks may stay, unless the vCPU is parked. */
 static __always_inline void clear_queues(struct cpu_state *c, s32 cpu)
 {
 	if (waiting_normal(cpu, c)) {
@@ -303,7 +309,7 @@ static __always_inline void clear_queues(struct cpu_state *c, s32 cpu)
 		send_away(cpu, queue_of(cpu, CLASS_BEST_EFFORT));
 }
 
-/* Does p, which runs here and wants to go on, have to go? */
+/* Does p, which runs here and is still runnable, have to leave? */
 static __always_inline bool evicted(struct task_struct *p, struct task_state *t, struct cpu_state *c)
 {
 	s32 to;

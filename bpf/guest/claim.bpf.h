@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Claims: a vCPU is kept for a task that will come, and asked whether it is
- * there. A claim ends by the clock, whoever made it. An idle vCPU whose rhythm
- * is not known is woken; that it answers tells that it is on its pCPU.
+ * Claims: a vCPU is reserved for a task that is about to be migrated there, and asked whether it runs. A claim
+ * expires by time, whichever CPU made it. An idle vCPU whose preemption period is not known is kicked; its
+ * answer shows that it is on its pCPU.
  */
 #ifndef TANDEM_GUEST_CLAIM_BPF_H
 #define TANDEM_GUEST_CLAIM_BPF_H
 
 #include "ban.bpf.h"
 
-/* Does what waits here wait for this CPU only? */
+/* Are the tasks that wait here reserved for this CPU? */
 static __always_inline bool reserved(const struct cpu_state *c, u64 now)
 {
 	return c->side.reserved_until_ns && time_before_ns(now, c->side.reserved_until_ns);
 }
 
-/* A claim: its end in units of 1024 ns, and the CPU that made it. */
+/* A claim: its expiry in units of 1024 ns, and the CPU that made it. */
 #define CLAIM_CPU_BITS 16
 #define CLAIM_UNIT_SHIFT 10
 
@@ -54,7 +54,7 @@ static __always_inline void release_claim(s32 target, s32 cpu)
 		__sync_val_compare_and_swap(&c->side.claim, old, 0);
 }
 
-/* So long after its timer, or a call, has woken it, a CPU is awake for that reason. */
+/* For this long after its timer or a kick has woken it, a CPU counts as awake for that reason. */
 #define SEEN_AWAKE_NS (200 * NSEC_PER_USEC_)
 
 static __always_inline enum vcpu_was what_was(const struct cpu_state *c, u64 now)
@@ -64,7 +64,7 @@ static __always_inline enum vcpu_was what_was(const struct cpu_state *c, u64 now
 	return claimed(c, now) || now - c->side.answered_at_ns < SEEN_AWAKE_NS ? WAS_CALLED : WAS_WOKEN;
 }
 
-/* A CPU without work has been woken. If it was called, that is its answer. */
+/* An idle CPU has been woken. If it was kicked for a claim, this is its answer. */
 static __always_inline void answer_call(struct cpu_state *c, s32 cpu, u64 now)
 {
 	if (!claimed(c, now))
@@ -73,7 +73,7 @@ static __always_inline void answer_call(struct cpu_state *c, s32 cpu, u64 now)
 	c->side.answered_at_ns = now;
 }
 
-/* Is it foreseen when it is there? */
+/* Is this vCPU's preemption period known? */
 static __always_inline bool rhythm_known(const struct cpu_state *c, u64 now)
 {
 	struct forecast f = phase_forecast(&c->side.phase, now);
@@ -86,7 +86,7 @@ static __always_inline bool answered(const struct cpu_state *target)
 	return target->side.answered_at_ns && !time_before_ns(target->side.answered_at_ns, target->side.called_at_ns);
 }
 
-/* Claim a target, and wake it if it is idle and has to be asked: what follows is its answer. */
+/* Claim a target, and kick it if it is idle and it is not known whether it runs: its wake-up is the answer. */
 static __always_inline bool call(struct cpu_state *target, s32 to, s32 cpu, u64 until_ns, u64 now)
 {
 	if (!claim(target, cpu, until_ns, now))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Event counters of the guest side: number, name, and what it counts, since the scheduler was loaded. Statistics, metrics, traces and the
- * table in docs/GUEST.md are made of this list. One line each.
+ * Event counters of the guest side: number, name and meaning. They count from when the scheduler was loaded.
+ * Statistics, metrics, traces and the table in docs/GUEST.md come from this list. One line each.
  */
 #ifndef TANDEM_GUEST_COUNTERS_H
 #define TANDEM_GUEST_COUNTERS_H

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * One vCPU per thread (policy/guest/dedicate.h): the lease of each vCPU, and where a
- * thread goes that wakes up. Nothing is pulled, evened out or moved in this
- * mode; kernel threads, which belong to no application, are placed as ever.
+ * One vCPU per thread (policy/guest/dedicate.h): the lease of each vCPU, and the placement of a thread that
+ * wakes up. There is no pulling, no load balance and no active balance in this mode. Kernel threads, which
+ * belong to no application, are placed as always.
  */
 #ifndef TANDEM_GUEST_DEDICATE_BPF_H
 #define TANDEM_GUEST_DEDICATE_BPF_H
 
 #include "ban.bpf.h"
 
-/* Every thread has a vCPU of its own, while they last. A loader's setting. */
+/* Every thread has a vCPU of its own, while they last. Set by the loader. */
 const volatile bool dedicate_enabled = false;
 
-/* Is `cpu` the own vCPU of the thread `pid`? */
+/* Does the thread `pid` own `cpu`? */
 static __always_inline bool owns(const struct cpu_state *c, s32 pid)
 {
 	return c->side.owner_pid == pid;
@@ -34,7 +34,7 @@ static __always_inline void end_lease(struct task_state *t, s32 pid)
 	t->side.home = -1;
 }
 
-/* Takes the lease of a vCPU that is free. Whoever exchanges the owner has it. */
+/* Take the lease of a free vCPU. The thread whose exchange of the owner succeeds has it. */
 static __always_inline bool take_lease(struct cpu_state *c, s32 pid, u64 now)
 {
 	s32 owner = c->side.owner_pid;
@@ -47,7 +47,7 @@ static __always_inline bool take_lease(struct cpu_state *c, s32 pid, u64 now)
 	return true;
 }
 
-/* Where p goes: to its own vCPU, else to one that is free, else to the one with the fewest tasks. */
+/* Where p goes: to its own vCPU, else to a free one, else to the one with the fewest tasks. */
 static __noinline s32 own_vcpu(struct task_struct *p, struct task_state *t, s32 prev_cpu)
 {
 	struct cpu_state *c;

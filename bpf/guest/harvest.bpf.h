@@ -1,23 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Harvesting: a CPU-bound task leaves a vCPU that the host is about to take
- * (policy/guest/harvest.h, policy/guest/phase.h).
+ * Proactive migration (ivh, intra-VM harvesting): a CPU-bound task leaves a vCPU that the host is about to
+ * preempt (policy/guest/harvest.h, policy/guest/phase.h).
  *
- * A timer of the vCPU's own fires a little before the foreseen end. It calls a
- * target: claims it, and wakes it if it is idle. Whether that answers tells
- * whether it is there; one that does not may be replaced by another. Of one
- * whose rhythm is known that is known without asking; where there is such a
- * one, nobody is called, and the timer fires when it is time to leave. Just
- * before the end the task is let go, if the target answered, or is known to
- * come back sooner than the own vCPU would. It then waits in the target's
- * queue, reserved for it. If the target does not fetch it in time, whoever is
- * there takes it, the vCPU that let it go first of all. A switch for somebody
- * else shortly before the timer is made use of instead. Where nobody was there
- * several times, the task goes to a vCPU in order to learn its rhythm.
+ * A timer of the source vCPU fires a little before the predicted end of its active period. It claims a target,
+ * and kicks it if it is idle. Whether the target answers shows whether it runs; if it does not, another one may
+ * replace it. If a target's preemption period is known, its state is known without asking; where there is such
+ * a target none is kicked, and the timer fires when it is time to leave. Just before the end the task is
+ * migrated, if the target has answered, or is known to be scheduled in sooner than the source would be. The
+ * task then waits in the target's queue, reserved for the target. If the target does not pull it in time, any
+ * running vCPU takes it, first of all the source. A switch to another task shortly before the timer is used
+ * instead of it. After several attempts without a running target, the task goes to a vCPU in order to learn its
+ * preemption period.
  *
- * Every step has an end of its own. Claims end by the clock, whoever made
- * them; a timer that comes late (the vCPU was taken all the same) only
- * cleans up; a task that sleeps, or gets company, ends the matter.
+ * Every step has a timeout. Claims expire by time, whichever CPU made them; a timer that is late (the vCPU was
+ * preempted all the same) only cleans up; a task that sleeps, or is not alone any more, ends the attempt.
  */
 #ifndef TANDEM_GUEST_HARVEST_BPF_H
 #define TANDEM_GUEST_HARVEST_BPF_H
@@ -26,14 +23,14 @@
 
 enum harvest_stage {
 	HARVEST_NONE,
-	HARVEST_CALLING,	/* the timer is armed for calling a target */
-	HARVEST_LEAVING,	/* the task shall leave when it is switched out */
-	HARVEST_PUSHING,	/* a stronger one was called; the timer is armed for its answer */
-	HARVEST_SCOUTING,	/* the timer is armed for nothing but a look */
-	HARVEST_WATCHING,	/* it has left; the timer is armed for looking whether it was fetched */
+	HARVEST_CALLING,	/* the timer is armed to claim and kick a target */
+	HARVEST_LEAVING,	/* the task is migrated when it is switched out */
+	HARVEST_PUSHING,	/* a stronger vCPU was kicked; the timer is armed for its answer */
+	HARVEST_SCOUTING,	/* the timer is armed only to take a sample */
+	HARVEST_WATCHING,	/* the task has left; the timer is armed to check whether it was pulled */
 };
 
-/* A loader's setting. */
+/* Set by the loader. */
 const volatile bool harvest_enabled;
 
 /* Sized to the number of possible CPUs when the object is loaded. */
@@ -59,7 +56,7 @@ static __always_inline u64 margin_of(const struct cpu_state *c)
 	return harvest_margin_ns(&c->side.phase, c->side.harvest_late_ns, c->side.harvest_latency_ns, c->side.harvest_early_ns);
 }
 
-/* When a target was to be there for which a task waits. */
+/* When the target was expected to run the task that waits for it. */
 static __always_inline u64 expected_at_ns(const struct cpu_state *target)
 {
 	return target->side.reserved_until_ns - TANDEM_HARVEST_LATE_NS;
@@ -80,13 +77,13 @@ static __always_inline void abandon(struct cpu_state *c, s32 cpu)
 	end_harvest(c, cpu);
 }
 
-/* The vCPU was taken, and its task had not left. */
+/* The vCPU was preempted before its task had left. */
 static __always_inline void leave_earlier(struct cpu_state *c)
 {
 	c->side.harvest_early_ns = harvest_caught(c->side.harvest_early_ns, &c->side.phase.on);
 }
 
-/* Taken in the middle of the switch. */
+/* The vCPU was preempted in the middle of the switch. */
 static __always_inline void caught_leaving(struct cpu_state *c, u64 took_ns)
 {
 	leave_earlier(c);
@@ -95,9 +92,9 @@ static __always_inline void caught_leaving(struct cpu_state *c, u64 took_ns)
 }
 
 /*
- * The task leaves when it is switched out, which is now. A target that is absent
- * is woken at the same time: it then runs as soon as it is back. Woken only when
- * the task is in its queue, it would not be if this vCPU is taken just before.
+ * The task is migrated when it is switched out, which is now. A target that is preempted is kicked at the same
+ * time: it then runs the task as soon as it is scheduled in. A kick only after the task is in its queue would
+ * not come if this vCPU is preempted just before.
  */
 static __always_inline void let_go(struct cpu_state *c, s32 cpu, u64 gain_ns, u64 now)
 {
@@ -116,7 +113,7 @@ static __always_inline void let_go(struct cpu_state *c, s32 cpu, u64 gain_ns, u6
 	k_kick_preempt(cpu);
 }
 
-/* The end is near. Does the task leave? */
+/* The end of the active period is near. Does the task leave? */
 static __always_inline void leave_now(struct cpu_state *c, s32 cpu, u64 now)
 {
 	struct cpu_state *target = cpu_state(c->side.harvest_to);
@@ -128,7 +125,7 @@ static __always_inline void leave_now(struct cpu_state *c, s32 cpu, u64 now)
 		abandon(c, cpu);
 }
 
-/* Nobody waits for its task any more: whoever is there takes it. Did it wait in the target's queue? */
+/* End the reservation: any running vCPU may take the task. Returns whether the task waited in the target's queue. */
 static __always_inline bool give_up(struct cpu_state *c, s32 cpu)
 {
 	struct cpu_state *target = cpu_state(c->side.harvest_to);
@@ -143,7 +140,7 @@ static __always_inline bool give_up(struct cpu_state *c, s32 cpu)
 	return waits;
 }
 
-/* The same, and if it did, this CPU takes it unless it has something else to do. */
+/* The same. If it did, this CPU takes the task, unless it has something else to do. */
 static __always_inline bool take_back(struct cpu_state *c, s32 cpu)
 {
 	bool waits = give_up(c, cpu);
@@ -153,7 +150,7 @@ static __always_inline bool take_back(struct cpu_state *c, s32 cpu)
 	return waits;
 }
 
-/* The task has not been fetched: the vCPU that let it go is there, and takes it. */
+/* The target has not pulled the task: the source runs again, and takes it. */
 static __always_inline void look_after(struct cpu_state *c, s32 cpu)
 {
 	struct cpu_state *target = cpu_state(c->side.harvest_to);
@@ -185,7 +182,7 @@ static int harvest_due(void *map, u32 *key, struct one_timer *timer)
 		return 0;
 	}
 	if (!is_idle(c)) {
-		/* Its lateness tells where an absence ended. */
+		/* Its lateness shows where a preemption interval ended. */
 		c->side.look_due_ns = c->side.harvest_at_ns;
 		observe(c, cpu, now, WAS_BUSY);
 	}
@@ -203,7 +200,7 @@ static int harvest_due(void *map, u32 *key, struct one_timer *timer)
 		return 0;
 	}
 	if (time_before_ns(c->side.harvest_began_ns, c->side.phase.returned_ns) || !time_before_ns(now, c->side.harvest_end_ns)) {
-		/* It was taken before. */
+		/* The vCPU was preempted before the timer fired. */
 		leave_earlier(c);
 		count_of(c, CNT_CAUGHT, sub_floor_u64(now, c->side.harvest_at_ns));
 		end_harvest(c, cpu);
@@ -240,8 +237,8 @@ static int harvest_due(void *map, u32 *key, struct one_timer *timer)
 }
 
 /*
- * A CPU-bound task without company runs here: when will the vCPU be taken? To
- * be called on that CPU, when the task's turn begins and at its ticks.
+ * A CPU-bound task runs here alone: when will the vCPU be preempted? Call it on that CPU, when the task's slice
+ * begins and at its ticks.
  */
 static __always_inline void foresee(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
@@ -257,7 +254,10 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 		return;
 	f = phase_forecast(&c->side.phase, now);
 	margin = margin_of(c);
-	/* Who comes back here after its timer was due can leave still, as long as the switch takes no longer. */
+	/*
+	 * A task that runs here again after its timer was due can still leave, as long as the switch takes no
+	 * longer.
+	 */
 	if (!f.known || f.active_for_ns <= loss_of(c))
 		return;
 	c->side.harvest_began_ns = now;
@@ -289,8 +289,8 @@ static __always_inline void foresee(struct task_struct *p, struct task_state *t,
 }
 
 /*
- * Its task may be switched out now, and was to leave soon: then this switch will do. Who makes room for a short task
- * would otherwise be back too late for its timer.
+ * The task may be switched out now, and was to leave soon: this switch will do. A task that makes room for a
+ * short one would otherwise run again too late for its timer.
  */
 static __always_inline void leave_with_this_switch(struct cpu_state *c, s32 cpu, u64 now)
 {
@@ -301,7 +301,7 @@ static __always_inline void leave_with_this_switch(struct cpu_state *c, s32 cpu,
 	c->side.harvest_stage = HARVEST_LEAVING;
 }
 
-/* Its task is being switched out, and wants to go on. Is it to leave? */
+/* The task is being switched out, and is still runnable. Does it leave? */
 static __always_inline bool leaves_for_harvest(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
 					       u64 now)
 {
@@ -316,7 +316,7 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
 	target = cpu_state(c->side.harvest_to);
 	if (!target || c->side.harvest_pid != p->pid || !time_before_ns(now, c->side.harvest_end_ns) ||
 	    !may_be_target(target) || !k_allowed(p, c->side.harvest_to)) {
-		/* Its timer did come, and it was too late all the same. */
+		/* The timer did fire, and it was too late all the same. */
 		if (c->side.harvest_pid == p->pid && !time_before_ns(now, c->side.harvest_end_ns))
 			leave_earlier(c);
 		abandon(c, cpu);
@@ -332,15 +332,17 @@ static __always_inline bool leaves_for_harvest(struct task_struct *p, struct tas
 	target->side.reserved_until_ns = now + wait + TANDEM_HARVEST_LATE_NS;
 	c->side.harvest_stage = HARVEST_WATCHING;
 	c->side.departs_at_ns = now;
-	/* Before this one is back it cannot look after the task; and if that comes back to it, the timer has other work. */
+	/*
+	 * This vCPU cannot check on the task before it is scheduled in again; and if the task comes back to it,
+	 * the timer has other work.
+	 */
 	arm_harvest(c, cpu, max_u64(target->side.reserved_until_ns, c->side.harvest_end_ns + c->side.phase.off.mean_ns), now);
 	return true;
 }
 
 /*
- * The switch is over, and nothing of the task is left here: only now any other
- * vCPU can run it. If this one was taken in the middle of that, the task stood
- * still as if it had never been let go.
+ * The switch is complete, and nothing of the task is left here: only now can another vCPU run it. If this vCPU
+ * was preempted in the middle of that, the task stood still as if it had not been migrated.
  */
 static __always_inline void departed(struct cpu_state *c, s32 cpu, u64 now)
 {
@@ -351,7 +353,7 @@ static __always_inline void departed(struct cpu_state *c, s32 cpu, u64 now)
 	c->side.departs_at_ns = 0;
 	if (took_ns > c->side.phase.off.mean_ns / 2) {
 		caught_leaving(c, took_ns);
-		/* This one has just come back, then. */
+		/* Then this vCPU has just been scheduled in. */
 		if (c->side.harvest_stage == HARVEST_WATCHING)
 			take_back(c, cpu);
 		return;
@@ -364,7 +366,10 @@ static __always_inline void departed(struct cpu_state *c, s32 cpu, u64 now)
 	c->counters[CNT_HARVESTED_US] += c->side.harvest_gain_ns / NSEC_PER_USEC_;
 }
 
-/* p begins to run here: if it was harvested, the matter is done. So it is if it has come back. */
+/*
+ * p begins to run here: if it was migrated here, the migration is complete. So it is if p has come back to its
+ * source.
+ */
 static __always_inline void harvest_arrived(struct task_struct *p, struct cpu_state *c, s32 cpu, u64 now)
 {
 	struct cpu_state *from;
@@ -390,9 +395,8 @@ static __always_inline void harvest_arrived(struct task_struct *p, struct cpu_st
 }
 
 /*
- * A task stops here. It is not the one any more that a timer was armed for; or
- * it is leaving, and the vCPU was taken in the middle of that: then the own one
- * has just come back, and it stays.
+ * A task stops here. The attempt that the timer was armed for is over; or the task is being migrated, and the
+ * vCPU was preempted in the middle of that: then this vCPU has just been scheduled in, and the task stays.
  */
 static __always_inline void harvest_left(struct task_state *t, struct cpu_state *c, s32 cpu, bool taken)
 {
@@ -412,10 +416,9 @@ static __always_inline void harvest_left(struct task_state *t, struct cpu_state 
 }
 
 /*
- * A vCPU whose share is clearly larger has been found idle. Does the task go
- * at once? Only if it is there: whole ones always are, others are called, and
- * the timer sees whether they answer. Where the own rhythm is known, harvesting
- * makes use of both.
+ * A vCPU whose share is clearly larger has been found idle. Does the task go there at once? Only if that vCPU
+ * runs: an uncontended one always does; others are kicked, and the timer checks whether they answer. Where the
+ * preemption period of this vCPU is known, proactive migration makes use of both.
  */
 static __always_inline bool pushes_at_once(struct task_struct *p, struct cpu_state *c, s32 cpu, s32 to, u64 now)
 {
@@ -439,7 +442,7 @@ static __always_inline bool pushes_at_once(struct task_struct *p, struct cpu_sta
 	return false;
 }
 
-/* The end of an absence was not seen: a look at another moment than that of the tick. */
+/* The end of a preemption interval was not observed: take a sample at another time than that of the tick. */
 static __always_inline void scout(struct cpu_state *c, s32 cpu, u64 now)
 {
 	if (!harvest_enabled || c->side.harvest_stage != HARVEST_NONE || !phase_wants_scouts(&c->side.phase))

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Harvesting: where a task goes that leaves a vCPU (policy/guest/harvest.h). To the
- * one that gains most; or, where nobody knows when the others are there, to one
- * whose rhythm is learned by that.
+ * Proactive migration: the target of a task that leaves a vCPU (policy/guest/harvest.h). It is the one with the
+ * largest gain; or, where it is not known when the others run, one whose preemption period is learned in this
+ * way.
  */
 #ifndef TANDEM_GUEST_HARVEST_TARGET_BPF_H
 #define TANDEM_GUEST_HARVEST_TARGET_BPF_H
 
 #include "claim.bpf.h"
 
-/* Nothing to do but best effort, or so little that the task has its turn soon. */
+/* Nothing to do but SCHED_IDLE tasks, or so little that the task gets its slice soon. */
 static __always_inline bool may_be_target(const struct cpu_state *c)
 {
 	return c->online && !c->side.bans && booked_turns_ns(c->queued_work) <= TANDEM_HARVEST_BUSY_NS;
 }
 
-/* What leaving takes of an active time of this one. */
+/* How much of this vCPU's active period leaving takes. */
 static __always_inline u64 loss_of(const struct cpu_state *c)
 {
 	return harvest_loss_ns(&c->side.phase, c->side.harvest_latency_ns, c->side.harvest_early_ns);
 }
 
 /*
- * What `target` would do for a task that leaves at `at` a vCPU that is away
- * from `left` later on. Of a target without a known rhythm the mean is expected.
+ * What `to` would do for a task that leaves `cpu` at `at`, left_ns before that is preempted. For a target whose
+ * preemption period is not known the mean is expected.
  */
 COLD u64 gain_at(u32 cpu, u32 to, u64 now)
 {
@@ -63,11 +63,11 @@ COLD u64 gain_at(u32 cpu, u32 to, u64 now)
 
 enum prospect {
 	PROSPECT_NONE,	/* no target is worth it */
-	PROSPECT_CALL,	/* of those that are, nobody knows whether they will be there: they have to be called */
-	PROSPECT_KNOWN,	/* of one that is, it is known when it will be there */
+	PROSPECT_CALL,	/* there are some, but it is not known whether they will run: they have to be kicked */
+	PROSPECT_KNOWN,	/* there are some, and for one of them it is known when it will run */
 };
 
-/* Will there be a target, at the end that is foreseen? enum prospect. */
+/* Will there be a target at the predicted end? Returns enum prospect. */
 COLD u32 prospect_of(u32 cpu, s32 pid, u64 now)
 {
 	struct task_struct *p = bpf_task_from_pid(pid);
@@ -91,7 +91,7 @@ COLD u32 prospect_of(u32 cpu, s32 pid, u64 now)
 	return best;
 }
 
-/* One that gets no less of its pCPU, and whose rhythm is not known; -1: none. */
+/* A vCPU that gets no less of its pCPU, and whose preemption period is not known; -1: none. */
 COLD s32 one_to_learn(u32 cpu, s32 pid, u64 now)
 {
 	struct task_struct *p = bpf_task_from_pid(pid);
@@ -120,7 +120,7 @@ COLD s32 one_to_learn(u32 cpu, s32 pid, u64 now)
 	return found;
 }
 
-/* Claim that one: it need not be there. */
+/* Claim that vCPU: it need not run now. */
 static __always_inline int call_to_learn(struct cpu_state *c, s32 cpu, u64 now)
 {
 	struct cpu_state *target = cpu_state(c->side.harvest_learn);
@@ -134,7 +134,10 @@ static __always_inline int call_to_learn(struct cpu_state *c, s32 cpu, u64 now)
 	return 1;
 }
 
-/* Call the one that gains most, if any does. From the timer. */
+/*
+ * Claim the target with the largest gain, if there is any, and kick it if need be. Called from the timer and
+ * from dispatch.
+ */
 COLD int call_target(u32 cpu, s32 pid)
 {
 	struct task_struct *p;
@@ -148,7 +151,7 @@ COLD int call_target(u32 cpu, s32 pid)
 	p = bpf_task_from_pid(pid);
 	if (!p)
 		return 0;
-	/* For the verifier, which also sees the timer set up from a program that may sleep. */
+	/* For the verifier, which also sees the timer set up from a sleepable program. */
 	bpf_rcu_read_lock();
 	if (c && !k_is_pinned(p)) {
 		bpf_for(i, 0, nr_candidates()) {

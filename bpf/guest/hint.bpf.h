@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Who shall answer soon, by the user's word: tasks by their name, or all of a
- * cgroup. They count as if they had asked for the shortest request by
- * sched_setattr(): earlier deadlines, and places that answer soon
- * (policy/guest/place.h). Not more CPU time: a request says when, not how much.
+ * Latency hints: the user marks tasks as latency-sensitive, by name or by cgroup. They count as if they had
+ * asked for the shortest request by sched_setattr(): earlier deadlines, and places where they are served soon
+ * (policy/guest/place.h). They do not get more CPU time: a request says when, not how much.
  */
 #ifndef TANDEM_GUEST_HINT_BPF_H
 #define TANDEM_GUEST_HINT_BPF_H
@@ -21,7 +20,7 @@ struct {
 	__type(value, u32);
 } hinted_names SEC(".maps");
 
-/* By the id of the cgroup. Filled before the scheduler is attached: those below inherit as they appear. */
+/* By cgroup id. Filled before the scheduler is attached: child cgroups inherit the hint when they are added. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_HINTS);
@@ -29,7 +28,7 @@ struct {
 	__type(value, u32);
 } hinted_groups SEC(".maps");
 
-/* There are hints. A loader's setting. */
+/* There are hints. Set by the loader. */
 const volatile bool hints_enabled = false;
 
 static __always_inline bool group_hinted(u64 id, const struct group_state *parent)

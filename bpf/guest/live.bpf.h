@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* For tests: what the scheduler believes of a vCPU at this moment. */
+/* For tests: what the scheduler assumes of a vCPU at this moment. */
 #ifndef TANDEM_GUEST_LIVE_BPF_H
 #define TANDEM_GUEST_LIVE_BPF_H
 

@@ -2,37 +2,36 @@
 /*
  * The guest scheduler: a fair scheduler that knows that its CPUs are vCPUs.
  *
- * Idea. A guest kernel believes that its CPUs are equal, always there and
- * answer at once. On an overcommitted host none of this holds: one vCPU gets
- * all of its pCPU, its neighbour a third; each is absent for milliseconds at
- * a time; an idle one may take that long to wake. This scheduler measures
- * what every vCPU really gets and acts on it:
+ * Idea. A guest kernel assumes that its CPUs are equal, always run and respond at
+ * once. On an overcommitted host none of this holds: one vCPU gets all of its
+ * pCPU, its neighbour a third; each is preempted for milliseconds at a time; an
+ * idle one may take that long to wake up. This scheduler measures what every vCPU
+ * really gets and acts on it:
  *
- *   measure   steal and absences from the hypervisor's page    vcpu.bpf.h
- *   model     share, mean absence, rhythm of each vCPU         policy/guest/vcap.h, phase.h
- *   policy    where a task is done first, whom to relieve      policy/guest/place.h
- *             when a running task leaves its vCPU              policy/guest/harvest.h
- *             which vCPUs are better left without work         policy/guest/rwc.h
- *   action    wake-up placement, pulling, moving               wake, place, balance,
- *                                                              harvest, ban
+ *   measure   steal and preemption intervals, from the hypervisor's page    vcpu.bpf.h
+ *   model     share, mean preemption interval, period of each vCPU          policy/guest/vcap.h, phase.h
+ *   policy    where a task is done first, which vCPU to pull from           policy/guest/place.h
+ *             when a running task leaves its vCPU                           policy/guest/harvest.h
+ *             which vCPUs are better left without work                      policy/guest/rwc.h
+ *   action    wake-up placement, pulling, migration                         wake, place, balance,
+ *                                                                           harvest, ban
  *
- * On equal, undisturbed vCPUs it is an ordinary fair scheduler (virtual
- * deadlines, policy/eevdf.h) with the kernel's own idle selection; the cost
- * model is looked at only while some vCPU is contended, or where it was probed
- * that some share a core or a hardware thread that others do not, or are slower.
+ * On equal, uncontended vCPUs it is an ordinary fair scheduler (virtual deadlines,
+ * policy/eevdf.h) with the kernel's own idle selection. The cost model is evaluated
+ * only while some vCPU is contended or banned, or where a probe found that some
+ * share a core or a hardware thread and others do not, or that some are slower.
  *
- * Invariants. Waiting tasks sit in per-vCPU user queues; a local queue holds
- * at most the task that runs next. A task is charged for the time it ran, not
- * for what the host stole meanwhile. SCHED_IDLE and cpu.idle groups are true
- * best effort, but for a sliver that keeps the kernel's watchdog quiet.
- * Fairness, cgroups, quotas and slices are the core's (bpf/core); this file
- * says when they act.
+ * Invariants. Waiting tasks sit in per-vCPU user DSQs; a local DSQ holds at most
+ * the task that runs next. A task is charged for the time it ran, without steal.
+ * SCHED_IDLE tasks and cpu.idle groups run only where no normal task wants the CPU,
+ * except for a minimum that keeps the kernel's watchdog quiet. Fairness, cgroups,
+ * quotas and slices are the core's (bpf/core); this file says when they act.
  *
  * Sources: vSched (EuroSys'25) for the aim and the names of its parts (bvs is
- * placement here, ivh harvesting, rwc bans); sched_ext for the means.
+ * placement here, ivh proactive migration, rwc bans); sched_ext for the means.
  *
  * What it does not do: look into the host. A task that runs when its vCPU is
- * taken although nothing foretold it stands still until that comes back.
+ * preempted without a prediction stands still until the vCPU is scheduled in again.
  */
 #include "balance.bpf.h"
 #include "live.bpf.h"
@@ -46,14 +45,14 @@
 #include "../core/run.bpf.h"
 #include "../core/tree_ops.bpf.h"
 
-/* Another rule by which a running task leaves its vCPU: the simulator compares with one. */
+/* Another rule by which a running task leaves its vCPU; the simulator defines one for comparison. */
 #ifndef target_of_variant
 #define target_of_variant(p, t, c, cpu, now) ((s32)-1)
 #endif
 
 char _license[] SEC("license") = "GPL";
 
-/* Shall prev go on, or the first of the queue run? Charges prev. */
+/* Does prev go on, or does the first task of the queue run? Charges prev. */
 static __always_inline bool keep(struct task_struct *prev, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
 	u64 first;
@@ -138,13 +137,13 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	if (!kept && (k_take(queue_of(cpu, CLASS_NORMAL)) || (c->late_due_ns && take_late(c, cpu))))
 		return;
 	nobody_waits_at(cpu, c);
-	/* Own queue is empty, or prev comes first in it. Is there somebody to help? */
+	/* The own queue is empty, or prev comes first. Is there a task to pull? */
 	if (!dedicate_enabled && (!kept || best_effort) && take_normal(cpu))
 		return;
 	if (!kept && best_effort_stays(c, cpu) &&
 	    ((may_wait(c, CLASS_BEST_EFFORT) && k_take(queue_of(cpu, CLASS_BEST_EFFORT))) || (!c->side.parked && take_best_effort(cpu))))
 		return;
-	/* Nobody else: prev goes on, unless it has to go elsewhere, make room, or its quota is used up. */
+	/* No other task: prev goes on, unless it is to be migrated, has to make room, or its quota is used up. */
 	if (!t || t->push_to >= 0 || (best_effort && !best_effort_stays(c, cpu)) ||
 	    (!kept && nr_limits && may_throttle(prev) && exhausted(t->group, now)))
 		return;
@@ -178,7 +177,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 		return;
 	}
 	company = waiting_normal(cpu, c);
-	/* Whoever began to wait in the very moment in which the bit was cleared. */
+	/* A task may have begun to wait in the very moment in which the bit was cleared. */
 	if (company)
 		waits_at(cpu);
 	if (t->class == CLASS_BEST_EFFORT) {
@@ -200,7 +199,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 		renew_request(t, c);
 		c->curr_deadline = t->deadline;
 	} else if (company && !c->run_until_ns) {
-		/* It has got company since its turn began: from now on the turn's end matters. */
+		/* Other tasks have come since its slice began: from now on the end of the slice matters. */
 		end_turn_at(c, cpu, now + remaining(t), now);
 	}
 	if (dedicate_enabled)
@@ -214,7 +213,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 		k_set_slice(p, 0);
 		return;
 	}
-	/* Nothing can be much stronger than a vCPU that is nearly whole. */
+	/* No vCPU can be much stronger than one that has nearly all of its pCPU. */
 	if (!(uneven || uneven_cores) || !push_gains(capacity_beside(c, cpu, now), TANDEM_SCALE))
 		return;
 	if (k_is_pinned(p) || now - t->side.pushed_at_ns < TANDEM_PUSH_REST_NS)
@@ -260,7 +259,7 @@ void BPF_STRUCT_OPS(guest_stopping, struct task_struct *p, bool runnable)
 
 	if (!t || !c)
 		return;
-	/* Property changes stop a running task from another CPU: its clock and steal are not exact here. */
+	/* A property change stops a running task from another CPU: its clock and steal are not exact here. */
 	if (cpu == bpf_get_smp_processor_id()) {
 		u64 now = k_now(), steal_ns = c->side.seen_steal_ns;
 
@@ -278,7 +277,7 @@ void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 	u64 now = k_now();
 	bool normal;
 
-	/* What comes after being idle, a task or nothing, is seen elsewhere. */
+	/* What follows idle, a task or nothing, is observed elsewhere. */
 	if (!c || !idle)
 		return;
 	observe(c, cpu, now, what_was(c, now));

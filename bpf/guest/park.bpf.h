@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * vCPUs taken out of use, and back, at the operator's word (balloons of vCPUs
- * without hotplug). The daemon says which; the ban does the rest: who runs
- * there leaves at once, who waits there is sent away, nobody comes anew. What
- * may run nowhere else stays, and is told.
+ * vCPUs taken out of use and back, by the operator (balloons of vCPUs without hotplug) or by the vCPU limit.
+ * The daemon says which. The ban does the rest: a running task leaves at once, waiting tasks are migrated, no
+ * new task is placed there. Tasks that may run nowhere else stay, and are reported.
  */
 #ifndef TANDEM_GUEST_PARK_BPF_H
 #define TANDEM_GUEST_PARK_BPF_H
 
 #include "ban.bpf.h"
 
-/* How many vCPUs besides `cpu` could go on. */
+/* Number of vCPUs besides `cpu` that are in use. */
 COLD u32 others_in_use(u32 cpu)
 {
 	u32 others = 0, i;
@@ -56,7 +55,7 @@ int guest_park(struct park_query *q)
 			__sync_fetch_and_sub(&nr_banned, 1);
 		k_kick_idle(q->cpu);
 	}
-	/* Not its sums: who was sent away is in them until it runs elsewhere. */
+	/* Not its sums: they include migrated tasks until these run elsewhere. */
 	q->left = !is_idle(c) + waiting_normal(q->cpu, c) + k_waiting(queue_of(q->cpu, CLASS_BEST_EFFORT));
 	q->emptied_ns = c->side.emptied_ns;
 	return 0;

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Placement on wake-up, and the move of a running task to a stronger vCPU. */
+/* Wake-up placement, and active balance: the migration of a running task to a stronger vCPU. */
 #ifndef TANDEM_GUEST_PLACE_BPF_H
 #define TANDEM_GUEST_PLACE_BPF_H
 
 #include "harvest.bpf.h"
 
-/* How long somebody waits who wakes an idle vCPU now. */
+/* Expected wait of a wake-up on this vCPU, if it is idle now. */
 static __always_inline u64 wait_of(const struct cpu_state *c, u64 now)
 {
 	return vcap_wait_after_ns(&c->side.model, now, sub_floor_u64(now, c->side.seen_at_ns));
 }
 
-/* Part of its pCPU's time that it is believed to get, beside what is true of all. `prior`: vcap_prior(). */
+/* Share assumed for a vCPU, pooled with what is true of all. `prior`: vcap_prior(). */
 static __always_inline u32 believed_share(const struct cpu_state *c, u64 now, u32 prior)
 {
 	return has(PART_POOL) ? vcap_share_believed(&c->side.model, now, &pool, prior) : share_of(c, now);
 }
 
-/* Apart from the loop that compares them: the verifier would follow each of its paths through every round. */
+/*
+ * A function apart from the loop that calls it: otherwise the verifier would follow each of its paths through
+ * every iteration.
+ */
 COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu);
@@ -39,7 +42,7 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 
 	if (!has(PART_WAITS))
 		view.wait_ns = vcap_wait_by_share_ns(&c->side.model, now);
-	else	/* One that is here will be idle for any time until it is woken again. */
+	else	/* This vCPU will have been idle for any length of time when it is woken again. */
 		view.wait_ns = view.here ? vcap_wait_ns(&c->side.model, now) : wait_of(c, now);
 	if (has(PART_POOL))
 		view.wait_ns = vcap_wait_believed_ns(&c->side.model, now, view.wait_ns, &pool, prior);
@@ -50,8 +53,8 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 			view.there_for_ns = max_u64(sub_floor_u64(now, c->side.phase.returned_ns), 1);
 	}
 	/*
-	 * Of an idle one only the host knows: where it has a quota, that is not used meanwhile, and its rhythm begins
-	 * when it works again.
+	 * Not of an idle vCPU, of which only the host knows: where it has a quota, that is not used meanwhile,
+	 * and its period begins when the vCPU works again.
 	 */
 	if (harvest_enabled && !is_idle(c) && c->side.phase.whole) {
 		struct forecast f = phase_forecast(&c->side.phase, now);
@@ -64,7 +67,10 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 	return place_cost_ns(&view, work_ns);
 }
 
-/* Of vCPUs without a ban for its class, or of the others: where p is expected to be done first; -1: it may use none. */
+/*
+ * Where p is expected to be done first, among the vCPUs without a ban for its class or (`banned`) among the
+ * others; -1: it may use none.
+ */
 static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s32 prev_cpu, bool banned)
 {
 	u64 now = k_now(), best_cost = ~0ULL, work;
@@ -76,7 +82,7 @@ static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s
 		return -1;
 	work = place_work_ns(t->mean_burst_ns, t->base_ns, base_request_ns);
 	idle = scx_bpf_get_idle_cpumask();
-	/* On a large machine the one where it was comes last. */
+	/* On a large machine the previous vCPU comes last. */
 	bpf_for(i, 0, nr_candidates() + (nr_cpu_ids > MAX_LOOK)) {
 		u32 cpu = i < nr_candidates() ? candidate(p, from, i) : (u32)prev_cpu;
 		struct cpu_state *c = cpu_state(cpu);
@@ -85,7 +91,7 @@ static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s
 		if (!c || !c->online || (nr_banned && allowed_here(t->class, c, cpu) == banned) || !k_allowed(p, cpu))
 			continue;
 		cost = cost_of(cpu, work, now);
-		/* Somebody who was woken at the same time is on the way there; its work is booked when it runs. */
+		/* A task that was placed at the same moment is on its way there; its work is booked when it runs. */
 		if (is_idle(c) && !c->queued_work && !bpf_cpumask_test_cpu(cpu, idle))
 			cost += work;
 		if (cpu != (u32)prev_cpu)
@@ -99,7 +105,7 @@ static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s
 	return best;
 }
 
-/* The vCPU on which p is expected to be done first. A banned one is for those who may go nowhere else. */
+/* The vCPU on which p is expected to be done first. A banned one only if p may run nowhere else. */
 static __always_inline s32 cheapest_cpu(struct task_struct *p, struct task_state *t, s32 prev_cpu)
 {
 	s32 cpu = cheapest_of(p, t, prev_cpu, false);
@@ -117,8 +123,8 @@ COLD u32 capacity_at_worst(u32 cpu, u64 now)
 }
 
 /*
- * A vCPU that is worth leaving `cpu` for: idle, clearly stronger, and allowed.
- * Called from the tick of a CPU-bound task.
+ * A vCPU worth leaving `cpu` for: idle or with SCHED_IDLE tasks only, clearly stronger, and allowed. Called
+ * from the tick.
  */
 static __noinline s32 stronger_idle_cpu(struct task_struct *p, s32 cpu)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What the core asks of the guest side (core/side.bpf.h). */
+/* The guest side's answers to core/side.bpf.h. */
 #ifndef TANDEM_GUEST_SIDE_BPF_H
 #define TANDEM_GUEST_SIDE_BPF_H
 

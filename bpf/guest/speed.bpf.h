@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * How fast the cores are, as the daemon's probes find it (vSched, EuroSys'25,
- * section 3.1, vcap). Steal shows what part of a pCPU's time a vCPU gets; what
- * it does with that only work can show, and the scheduler counts none.
+ * Speed of the cores, as the daemon's probes find it (vSched, EuroSys'25, section 3.1, vcap). Steal shows which
+ * part of a pCPU's time a vCPU gets. How much it does with that only counted work can show, and the scheduler
+ * counts none.
  */
 #ifndef TANDEM_GUEST_SPEED_BPF_H
 #define TANDEM_GUEST_SPEED_BPF_H

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the hypervisor says: steal, and whether a vCPU runs at this moment.
+ * What the hypervisor reports: steal, and whether a vCPU runs at this moment.
  *
- * On KVM both stand in the paravirtual page of each vCPU, live: `steal` is
- * the run delay of the vCPU thread on the host (exact whenever the vCPU runs,
- * for it is written at every entry), `preempted` is set when the vCPU loses
- * its pCPU. An idle vCPU also has `preempted` set, so nobody may take the
- * flag for inactivity without asking whether the vCPU had work. `version`
- * goes up by two each time the host lets the vCPU run again.
- * Elsewhere steal comes from the kernel's accounting (one tick late) and
- * inactivity from a heartbeat: a busy vCPU that shows no sign of life for
- * more than two ticks. Where the kernel accounts for none either, because the
- * hypervisor tells nothing or the kernel does not listen (no-steal-acc), a
- * busy vCPU's ticks are late by what it was absent: steal_guessed().
+ * On KVM both are in the steal time page of each vCPU, live. `steal` is the run delay of the vCPU thread on the
+ * host (exact whenever the vCPU runs, because it is written at every entry). `preempted` is set when the vCPU
+ * loses its pCPU. An idle vCPU also has `preempted` set, so the flag means a preemption only if the vCPU has
+ * work. `version` goes up by two each time the host schedules the vCPU in.
+ *
+ * Elsewhere steal comes from the kernel's accounting (one tick late), and preemption from a heartbeat: a busy
+ * vCPU that shows no sign of life for more than two ticks. Where the kernel accounts no steal either, because
+ * the hypervisor does not report it or the kernel does not read it (no-steal-acc), a busy vCPU's ticks are late
+ * by the time for which it was preempted: steal_guessed().
  */
 #ifndef TANDEM_GUEST_STEAL_BPF_H
 #define TANDEM_GUEST_STEAL_BPF_H
@@ -24,18 +22,18 @@ extern const struct kernel_cpustat kernel_cpustat __ksym __weak;
 
 /* Set by the daemon when CPUID says that the hypervisor offers the page. */
 const volatile bool kvm_steal_page = false;
-/* Set by the daemon: steal may be guessed where nobody tells it. */
+/* Set by the daemon: steal may be estimated where it is not reported. */
 const volatile bool steal_may_be_guessed = false;
 
-/* The hypervisor offers the page, but the kernel has not told it where: nothing was ever written there. */
+/* The hypervisor offers the page, but the kernel has not told it where: it was never written. */
 u32 steal_page_unused;
-/* Nobody tells steal. */
+/* Steal is not reported. */
 u32 steal_untold;
 
-/* Interrupts that are off for a while make a tick late, too, but hardly by more than this. */
+/* Disabled interrupts make a tick late, too, but hardly by more than this. */
 #define GUESS_LATE_NS NSEC_PER_MSEC_
 
-/* Shortest time between two ticks that was seen, their regular distance; at first that of the slowest kernel (HZ=100). */
+/* Shortest observed time between two ticks, their regular distance; at first that of the slowest kernel (HZ=100). */
 u64 tick_ns = 10 * NSEC_PER_MSEC_;
 
 static __always_inline bool page_used(void)
@@ -43,7 +41,7 @@ static __always_inline bool page_used(void)
 	return kvm_steal_page && !steal_page_unused && bpf_ksym_exists(&steal_time);
 }
 
-/* As the kernel accounts for it. */
+/* Steal as the kernel accounts it. */
 static __always_inline u64 steal_accounted(s32 cpu)
 {
 	const struct kernel_cpustat *ks;
@@ -64,7 +62,7 @@ static __always_inline u64 steal_of(s32 cpu)
 	return steal_accounted(cpu);
 }
 
-/* How often the host has let a vCPU run again; wraps. 0: it does not tell. */
+/* How often the host has scheduled a vCPU in; wraps. 0: it is not reported. */
 static __always_inline u32 returns_of(s32 cpu)
 {
 	if (page_used()) {
@@ -76,16 +74,16 @@ static __always_inline u32 returns_of(s32 cpu)
 }
 
 /*
- * A tick came `late_ns` too late: the vCPU was absent. The absence began at any moment since the tick before that, half a
- * tick earlier on average. Absences between two ticks are not seen; by the same mean they are counted with those that are.
- * That is good enough for telling what vCPUs get, not for charging tasks.
+ * A tick came `late_ns` too late: the vCPU was preempted. The preemption began at any moment since the tick
+ * before, half a tick before this tick was due on average. Preemptions between two ticks are not observed; the
+ * same mean counts them with those that are. That is good enough to estimate shares, not to charge tasks.
  */
 static __always_inline u64 steal_guessed(u64 late_ns, u64 elapsed_ns)
 {
 	return late_ns < GUESS_LATE_NS ? 0 : min_u64(late_ns + tick_ns / 2, elapsed_ns);
 }
 
-/* Whom does steal come from? Once, when the scheduler is loaded: each vCPU has run by then. */
+/* Where does steal come from? Asked once, when the scheduler is loaded: each vCPU has run by then. */
 static __always_inline void find_steal_source(void)
 {
 	bool lives = false, accounted = false;
@@ -99,7 +97,7 @@ static __always_inline void find_steal_source(void)
 	steal_untold = steal_may_be_guessed && !page_used() && !accounted;
 }
 
-/* Is a vCPU that has work off its pCPU right now? */
+/* Is a vCPU that has work preempted right now? */
 static __always_inline bool off_pcpu(s32 cpu, const struct cpu_state *c, u64 now)
 {
 	if (page_used()) {

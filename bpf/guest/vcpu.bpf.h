@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Measuring: feeds each vCPU's time line into its model (policy/guest/vcap.h) and
- * keeps the summary by which the hot paths decide whether to look at the
- * models at all.
+ * Measuring: feeds samples of each vCPU into its model (policy/guest/vcap.h), and keeps the summary by which
+ * the hot paths decide whether to evaluate the models at all.
  */
 #ifndef TANDEM_GUEST_VCPU_BPF_H
 #define TANDEM_GUEST_VCPU_BPF_H
@@ -12,19 +11,19 @@
 #include "../core/turn.bpf.h"
 #include "../core/tree.bpf.h"
 
-/* Some vCPU is contended: places are chosen by cost. Otherwise the kernel's idle selection is best. */
+/* Some vCPU is contended: placement is by cost. Otherwise the kernel's idle selection is best. */
 u32 contended;
 
-/* Share, and wait of those who wake one, over all vCPUs of late (policy/guest/vcap.h). */
+/* Recent share and wake-up wait, over all vCPUs (policy/guest/vcap.h). */
 struct vcpu_pool pool = { .share = TANDEM_SCALE };
 
-/* Some core is clearly slower than another: places are chosen by cost, too. Set by the daemon. */
+/* Some core is clearly slower than another: placement is by cost, too. Set by the daemon. */
 u32 slow_cores;
 
-/* Some vCPU is clearly stronger than another: CPU-bound tasks are worth moving. */
+/* Some vCPU is clearly stronger than another: active balance may pay. */
 u32 uneven;
 
-/* Parts that are left out, enum part. A loader's setting. */
+/* Parts that are left out, enum part. Set by the loader. */
 const volatile u32 parts_left_out = 0;
 
 static __always_inline bool has(enum part part)
@@ -37,7 +36,7 @@ static __always_inline bool is_idle(const struct cpu_state *c)
 	return c->curr_class == CLASS_NONE;
 }
 
-/* Part of its pCPU's time that it gets. */
+/* Share: the part of its pCPU's time that it gets. */
 static __always_inline u32 share_of(const struct cpu_state *c, u64 now)
 {
 	return vcap_effective(&c->side.model, now);
@@ -54,7 +53,7 @@ static __always_inline u32 capacity(const struct cpu_state *c, u64 now)
 	return at_its_speed(c, share_of(c, now));
 }
 
-/* How many others of a ring run normal tasks. */
+/* Number of other CPUs of a ring that run normal tasks. */
 COLD int busy_in_ring(s32 cpu, bool stack)
 {
 	struct cpu_domain *d = domain_of(cpu);
@@ -77,23 +76,23 @@ COLD int busy_in_ring(s32 cpu, bool stack)
 	return busy;
 }
 
-/* What is left of a share beside those that run on the same core or hardware thread. */
+/* What is left of a share beside normal tasks on the same core or hardware thread. */
 static __always_inline u32 beside(u32 share, s32 cpu)
 {
 	return uneven_cores ? crowded_share(share, busy_in_ring(cpu, true), busy_in_ring(cpu, false)) : share;
 }
 
-/* What a task would get of a vCPU beside those. */
+/* Capacity of a vCPU for a task, beside such tasks. */
 static __always_inline u32 capacity_beside(const struct cpu_state *c, s32 cpu, u64 now)
 {
 	return beside(capacity(c, now), cpu);
 }
 
-/* Some vCPUs may be better left without work. A loader's setting. */
+/* Some vCPUs may be better left without work (--rwc). Set by the loader. */
 const volatile bool rwc_enabled = false;
 COLD int review_bans(u64 now);
 
-/* Share of a vCPU that is there; otherwise more than any. Below it, in the lower half, its capacity. */
+/* Share (upper half) and capacity (lower half) of an online vCPU; ~0: it is offline. */
 COLD u64 share_and_capacity_of(u32 cpu, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu);
@@ -101,16 +100,16 @@ COLD u64 share_and_capacity_of(u32 cpu, u64 now)
 	return c && c->online ? (u64)share_of(c, now) << 32 | capacity(c, now) : ~0ULL;
 }
 
-/* A round through all vCPUs, a look at a time: where it stands, and what it has seen so far. */
+/* A round through all vCPUs, one scan at a time: where it stands, and what it has found so far. */
 struct {
-	u32 held;		/* somebody is at it */
-	u32 next;		/* vCPU */
+	u32 held;		/* locked: a CPU is working on it */
+	u32 next;		/* vCPU to visit next */
 	u32 least_share;
 	u32 least_capacity;
 	u32 most_capacity;
 } survey;
 
-/* So often the bans of a large machine are reviewed, whose rounds follow each other closely. */
+/* How often bans are reviewed on a large machine, whose rounds follow each other closely. */
 #define REVIEW_EVERY_NS (10 * NSEC_PER_MSEC_)
 
 u64 reviewed_at_ns;
@@ -118,7 +117,7 @@ u64 reviewed_at_ns;
 static __always_inline void survey_ends(u64 now)
 {
 	contended = survey.least_share < TANDEM_CONTENDED_SHARE;
-	/* Somebody tells it after all. */
+	/* Steal is reported after all. */
 	if (steal_untold && steal_accounted(bpf_get_smp_processor_id()))
 		steal_untold = 0;
 	uneven = push_gains(survey.least_capacity, survey.most_capacity);
@@ -128,7 +127,7 @@ static __always_inline void survey_ends(u64 now)
 	review_bans(now);
 }
 
-/* Go on with the summary; at most once per window and vCPU. On a small machine each time is a whole round. */
+/* Continue the summary; at most once per window and vCPU. On a small machine each call is a whole round. */
 COLD int summarise(u64 now)
 {
 	u32 i;
@@ -160,9 +159,8 @@ COLD int summarise(u64 now)
 }
 
 /*
- * A vCPU has lost much of its share at once: the neighbours on the host have
- * moved, and what was measured on other vCPUs before may no longer hold. They
- * become unknown, so that a task may try them.
+ * A vCPU has lost much of its share at once: the neighbours on the host have moved, and what was measured of
+ * other, idle vCPUs may no longer hold. Their estimates become stale, so that a task may try them.
  */
 COLD int forget_others(s32 cpu)
 {
@@ -177,10 +175,10 @@ COLD int forget_others(s32 cpu)
 	return 0;
 }
 
-/* A look that comes this much too late was held up by an absence. */
+/* A sample that is this late was delayed by a preemption interval. */
 #define LOOK_LATE_NS (250 * NSEC_PER_USEC_)
 
-/* A tick of a busy CPU: when should it have come? */
+/* A tick of a busy CPU: when was it due? */
 static __always_inline void expect_tick(struct cpu_state *c, u64 now)
 {
 	u64 since = sub_floor_u64(now, c->side.tick_at_ns);
@@ -191,20 +189,20 @@ static __always_inline void expect_tick(struct cpu_state *c, u64 now)
 	c->side.tick_at_ns = now;
 }
 
-/* What the vCPU did since the last step of its time line. */
+/* What the vCPU did since its last sample. */
 enum vcpu_was {
 	WAS_BUSY,
 	WAS_WOKEN,	/* was idle until now; whether it found work does not matter */
-	WAS_CALLED,	/* likewise, and woken at a moment chosen by when it would be there */
+	WAS_CALLED,	/* likewise, and was kicked at a time chosen by when it would run */
 };
 
-/* How a step of the time line looks to the rhythm. */
+/* A sample, as the preemption period (phase.h) gets it. */
 #define STEP_BUSY 1U
 #define STEP_OVERDUE 2U
 #define STEP_RETURNS_SHIFT 2
 #define STEP_RETURNS_MAX 1024U
 
-/* The vCPU's rhythm learns from a step: apart from the rest, the verifier looks at it once. */
+/* Feed a sample to the vCPU's preemption period. Apart from the rest, so that the verifier checks it once. */
 COLD int rhythm_learns(u32 cpu, u64 now, u64 elapsed, u64 stolen, u32 step)
 {
 	struct cpu_state *c = cpu_state(cpu);
@@ -230,10 +228,10 @@ static __always_inline void observe_once(struct cpu_state *c, s32 cpu, u64 now, 
 {
 	u64 steal = steal_of(cpu), elapsed, stolen;
 	bool overdue;
-	/* One bit of the page's count is lost by halving it. */
+	/* Halving the page's count loses one bit of it. */
 	u32 all = returns_of(cpu), returns = (all - (u32)c->side.seen_returns) & 0x7fffffffU, news, step;
 
-	/* A look is overdue if the tick, or a timer before it, should have come earlier. */
+	/* A sample is overdue if the tick, or a timer before it, should have taken it earlier. */
 	elapsed = sub_floor_u64(now, c->side.seen_at_ns);
 	overdue = c->side.look_due_ns && time_before_ns(c->side.look_due_ns + LOOK_LATE_NS, now);
 	if (steal_untold)
@@ -254,7 +252,7 @@ static __always_inline void observe_once(struct cpu_state *c, s32 cpu, u64 now, 
 	if (was == WAS_BUSY) {
 		news = vcap_busy(&c->side.model, now, elapsed, stolen, returns);
 	} else {
-		/* Where ticks have to tell, nobody knows how long whoever woke it has waited. */
+		/* Where steal is estimated from ticks, the wait of a wake-up is not known. */
 		if (was == WAS_CALLED || steal_untold) {
 			vcap_called(&c->side.model);
 			return;
@@ -273,7 +271,10 @@ static __always_inline void observe_once(struct cpu_state *c, s32 cpu, u64 now, 
 	summarise(now);
 }
 
-/* One step of this CPU's time line. To be called on that CPU. A tick may interrupt a timer that is at it: that step is enough. */
+/*
+ * Take one sample of this CPU. Call it on that CPU. A tick may interrupt a timer that is taking one: that one
+ * is enough.
+ */
 static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum vcpu_was was)
 {
 	if (c->side.observing)
@@ -285,7 +286,7 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 	c->side.observing = 0;
 }
 
-/* Since when is a vCPU that has work inactive, as far as this CPU can know? 0: it is active. */
+/* For how long has a vCPU that has work been preempted, as far as this CPU can know? 0: it is not. */
 static __always_inline u64 inactive_for(struct cpu_state *c, s32 cpu, u64 now)
 {
 	if (is_idle(c) || !off_pcpu(cpu, c, now)) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* A task wakes up, or has had its turn: where it goes, and who is told. */
+/* Where a task goes that wakes up or has had its slice, and which CPU is kicked. */
 #ifndef TANDEM_GUEST_WAKE_BPF_H
 #define TANDEM_GUEST_WAKE_BPF_H
 
 #include "balance.bpf.h"
 #include "dedicate.bpf.h"
 
-/* Places are chosen by cost; otherwise by the kernel's idle selection alone. A loader's setting. */
+/* Placement by cost (bvs); otherwise by the kernel's idle selection alone. Set by the loader. */
 const volatile bool bvs_enabled = true;
 
 const volatile u32 fault = FAULT_NONE;
@@ -32,8 +32,8 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 		if (cpu != prev_cpu)
 			count_task(CNT_STEERED, p->pid);
 		/*
-		 * Straight to the local queue only where the vCPU is sure to
-		 * come: from there nobody could take the task back.
+		 * Insert directly into the local DSQ only where the vCPU is sure to run: no other vCPU could
+		 * pull the task from there.
 		 */
 		c = cpu_state(cpu);
 		if (idle && (!c || believed_share(c, k_now(), vcap_prior(&c->side.model, &pool)) < TANDEM_CONTENDED_SHARE))
@@ -53,7 +53,7 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	if (!dedicate_enabled && !idle && (wake_flags & SCX_WAKE_FORK) && !contended)
 		cpu = lightest_cpu(p, cpu);
 	c = cpu_state(cpu);
-	/* Who waits there already would be passed over by a direct insertion, and so would a quota. */
+	/* A direct insertion would pass over tasks that wait there already, and over a quota. */
 	if (idle && t && c && !is_fault_target(p) && !waiting_normal(cpu, c) &&
 	    !(nr_limits && exhausted(t->group, k_now()))) {
 		count_task(CNT_DIRECT, p->pid);
@@ -63,8 +63,8 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 }
 
 /*
- * Tell an idle CPU that something worth its while is about to wait in cpu's
- * queue. Does the task take that CPU from whoever runs there? Nobody is told then.
+ * Kick an idle CPU if a task that is worth pulling is about to wait in cpu's queue. Returns whether the task
+ * preempts the one that runs on `cpu`; then no idle CPU is kicked.
  */
 static __always_inline bool announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
 				     u64 enq_flags, u64 now)
@@ -73,16 +73,19 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 	s32 idle;
 
 	if (is_idle(c)) {
-		/* One that a task is sent to when it wakes up is woken by the kernel; a kick would be one more interrupt, here. */
+		/*
+		 * An idle CPU that a waking task is sent to is woken by the kernel; a kick would be one more
+		 * interrupt, on this CPU.
+		 */
 		if (!(enq_flags & SCX_ENQ_WAKEUP) || cpu != scx_bpf_task_cpu(p))
 			k_kick_idle(cpu);
 		return false;
 	}
-	/* Without a tick nobody would look whether who runs there has got company. */
+	/* Without a tick nothing would check whether the running task is still alone. */
 	if (c->endless || (t->class == CLASS_NORMAL && c->curr_class == CLASS_BEST_EFFORT))
 		return true;
 	if (!dedicate_enabled && !k_is_pinned(p) && k_any_idle()) {
-		/* Somebody idle may take it over; whether that is wise is decided there. */
+		/* An idle CPU may pull it; whether that is wise is decided there. */
 		idle = uneven || uneven_cores || nr_banned || nr_llcs > 1 ? helper_for(p, cpu) : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 		if (idle >= 0 && idle != cpu) {
 			k_kick_idle(idle);
@@ -91,7 +94,7 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 	}
 	if (!(enq_flags & SCX_ENQ_WAKEUP) || t->class != c->curr_class || k_is_batch(p))
 		return false;
-	/* Those who all sleep soon shall not interrupt each other for being a little shorter. */
+	/* Tasks that all sleep soon must not preempt each other for being a little shorter. */
 	burst = curr_burst(c, now);
 	deadline = burst >= long_burst_ns(c->base_request_ns) ? t->deadline : t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
 	if (!wakeup_preempts(deadline, c->curr_deadline, curr_lead(c, now), sub_floor_u64(now, c->curr_since_ns), burst,
@@ -102,11 +105,9 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 }
 
 /*
- * A task that preempts whoever runs on this very CPU, and comes before all who
- * wait there, need not go through the queue: the switch follows at once, and
- * neither an interrupt that this CPU sends to itself nor another look at the
- * queue is needed for it. On any other CPU somebody has to be able to take it
- * back, should the host have taken that CPU meanwhile.
+ * A task that preempts the current one on this very CPU, and comes before all that wait there, need not go
+ * through the queue: the switch follows at once, without a self-IPI and another check of the queue. On any
+ * other CPU it is queued, so that it can be pulled back if the host has preempted that CPU meanwhile.
  */
 static __always_inline bool takes_over(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu)
 {
@@ -119,9 +120,9 @@ static __always_inline bool takes_over(struct task_struct *p, struct task_state 
 }
 
 /*
- * A thread of the kernel that serves one CPU: others wait for it, so that it runs at once when it wakes up. Unless it has had
- * more than its share already: some compute (ksmd, khugepaged, workers that encrypt), and before two of them that take the
- * CPU from each other nobody else would come.
+ * A kernel thread that serves one CPU: others wait for it, so it runs at once when it wakes up. Not if it has
+ * already had more than its share: some compute (ksmd, khugepaged, workers that encrypt), and beside two of
+ * them that preempt each other no other task would run.
  */
 static __always_inline bool serves_at_once(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
 					   u64 enq_flags, u64 now)
@@ -149,7 +150,7 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 			scx_bpf_error("fault injected: %s[%d]", p->comm, p->pid);
 		return;
 	}
-	/* Those that are still on this CPU the others will find. */
+	/* Tasks that stay on this CPU are found by the others. */
 	if (is_leaving() && cpu != (s32)bpf_get_smp_processor_id()) {
 		k_insert_local(p, base_request_ns, enq_flags);
 		return;

@@ -1,5 +1,6 @@
-//! Compiles each side's scheduler twice: for the kernel's VM, with a skeleton and bindings of its interface header, and natively,
-//! into shared objects that the simulator loads once per simulated kernel. The object for the kernel tells what maps there are.
+//! Compiles each side's scheduler twice: for BPF, with a skeleton and bindings of its interface header,
+//! and natively, into shared objects that the simulator loads once per simulated kernel. The BPF object
+//! says which maps there are.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -47,13 +48,13 @@ fn build(side: &str) -> Result<(), String> {
     native(&out, &scx, side, &format!("{side}_explored.so"), &["-DSIM_EXPLORE"])
 }
 
-/// What maps a policy has: from the object for the kernel, whose type information tells.
+/// The maps of a policy, from the type information of the BPF object.
 fn maps(side: &str, object: &Path) -> Result<String, String> {
     let open = libbpf_rs::ObjectBuilder::default().open_file(object).map_err(|error| error.to_string())?;
     let mut text = format!("const {}_MAPS: &[Map] = &[\n", side.to_uppercase());
     for map in open.maps() {
         let name = map.name().to_string_lossy();
-        // The variables, and the table of operations: those are symbols of their own here.
+        // Skips the variables and the struct_ops table: here these are symbols of their own.
         if name.contains(['.', '_']) && map.initial_value().is_some()
             || u32::from(map.map_type()) == STRUCT_OPS
         {
@@ -89,7 +90,7 @@ fn helpers_as_functions(text: &str) -> Result<String, String> {
     Ok(result)
 }
 
-/// The kernel's constants are variables that the loader sets; here from the types that we compile with.
+/// The kernel's constants are variables that the loader sets. Here they come from the types that we compile with.
 fn enums(header: &Path) -> Result<String, String> {
     let text = std::fs::read_to_string(header).map_err(|error| format!("{}: {error}", header.display()))?;
     let names = || {

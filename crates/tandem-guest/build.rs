@@ -14,7 +14,7 @@ fn main() {
     }
 }
 
-/// One counter as its list has it: `X(ID, name, "what it counts")`.
+/// One counter in the form of its list: `X(ID, name, "what it counts")`.
 fn counter(line: &str) -> Option<(&str, &str)> {
     let inner = line.trim().trim_end_matches('\\').trim().strip_prefix("X(")?.strip_suffix(')')?;
     let mut parts = inner.splitn(3, ',').map(str::trim);
@@ -22,7 +22,7 @@ fn counter(line: &str) -> Option<(&str, &str)> {
     Some((name, text.strip_prefix('"')?.strip_suffix('"')?))
 }
 
-/// Writes `counters.rs`: the list, and the structure that is made of it.
+/// Writes `counters.rs`: the list, and the structure that is generated from it.
 fn counters() -> Result<(), String> {
     let mut all = Vec::new();
     for path in COUNTERS {

@@ -1,64 +1,59 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * How many vCPUs are worth using.
+ * The vCPU limit: how many vCPUs are worth using.
  *
- * A VM with more busy vCPUs than the host gives it pCPUs steals from itself:
- * the work done stays the same, and every thread waits for the others twice,
- * once in the guest and once beneath it. Whether it is the VM's own vCPUs or
- * somebody else's that take the time cannot be seen from inside, but it can
- * be tried: with as many vCPUs as pCPUs were got, the steal vanishes in the
- * first case and stays in the second.
+ * A VM with more busy vCPUs than the host gives it pCPUs steals from itself: the work done stays the same, and
+ * every thread waits twice, once in the guest and once on the host. Inside of the VM its own vCPUs cannot be
+ * told from neighbours that take the time, but a trial can: with as many vCPUs as pCPUs were got, the steal
+ * vanishes in the first case and stays in the second.
  *
- *   all     much is stolen, twice in a row             -> try
- *   try     a short window with few vCPUs: the steal is gone, and there was
- *           as much to be had as was got before        -> few, otherwise all
+ *   all     high steal in two windows in a row         -> try
+ *   try     a short window with few vCPUs: the steal is gone, and there
+ *           was as much CPU time as before             -> few, otherwise all
  *   few     tasks wait                                 -> more
- *           much is stolen, or for long little to do   -> all
- *   more    a short window with half as many again, in full use of which
- *           more was got                               -> few (so many)
+ *           high steal, or for long little to do       -> all
+ *   more    a short window with half as many again, in
+ *           which more CPU time was got                -> few (this many)
  *
- * Those tried may have been on the same pCPU: the steal stays then, too. The
- * first trial therefore asks for others twice before it has failed, unless
- * far too little was got for that. From then on each one that fails doubles
- * the time until the next, which asks for others as well. The same holds for
- * trials with more; after one that failed those from before are in use again.
+ * The vCPUs of a trial may have been on the same pCPU: the steal stays then, too. The first trial therefore
+ * tries other vCPUs twice before it has failed, unless it got far too little CPU time for that. From then on
+ * each trial that fails doubles the time until the next, which tries other vCPUs as well. The same holds for
+ * trials with more vCPUs; after one that failed the previous vCPUs are in use again.
  *
- * VCPU-Bal (APSys'13) has the host tell each VM how many vCPUs it shall
- * use; this is what the guest can find out alone. The method is ours.
+ * VCPU-Bal (APSys'13) has the host tell each VM how many vCPUs to use; this is what the guest can find out
+ * alone. The method is ours.
  */
 #ifndef TANDEM_POLICY_CROWD_H
 #define TANDEM_POLICY_CROWD_H
 
 #include "../base.h"
 
-/* Length of a window, of one that is a trial, and of the pause after a change: vCPUs have to be emptied first. */
+/* Length of a window, of a trial window, and of the pause after a change: vCPUs have to be emptied first. */
 #define TANDEM_CROWD_WINDOW_NS 400000000ULL
 #define TANDEM_CROWD_TRIAL_NS 150000000ULL
 #define TANDEM_CROWD_SETTLE_NS 30000000ULL
-/* Parts in a thousand of the time of busy vCPUs: much is stolen, nothing to speak of is. */
+/* Thousandths of the time of busy vCPUs: high steal, negligible steal. */
 #define TANDEM_CROWD_MUCH 300U
 #define TANDEM_CROWD_LITTLE 150U
-/* From one trial that failed to the next, at first and at most. */
+/* Time from a failed trial to the next, at first and at most. */
 #define TANDEM_CROWD_PAUSE_NS (2000 * NSEC_PER_MSEC_)
 #define TANDEM_CROWD_LONGEST_NS (300000 * NSEC_PER_MSEC_)
-/* So many times the first trial asks for others, if it got two fifths of what was got before. */
+/* The first trial tries other vCPUs this many times, if it got two fifths of the CPU time before the trial. */
 #define TANDEM_CROWD_OTHERS 2U
 /*
- * Little to do: so many thousandths of the vCPUs in use are busy, or fewer.
- * After so much more time with little to do than with much all are in use
- * again: they cost nothing then, and answer sooner. That does not ask for
- * half a minute without interruption: something runs now and then on every
- * machine.
+ * Little to do: this many thousandths of the vCPUs in use are busy, or fewer. After this much more time with
+ * little to do than with much all vCPUs are in use again: they cost nothing then, and answer sooner. This need
+ * not be half a minute without interruption: something runs now and then on every machine.
  */
 #define TANDEM_CROWD_LITTLE_BUSY 300U
 #define TANDEM_CROWD_IDLE_NS (30000 * NSEC_PER_MSEC_)
 
-/* What was seen in a window, summed over all vCPUs. */
+/* Measurements of a window, summed over all vCPUs. */
 struct crowd_seen {
 	u64 length_ns;
 	u64 ran_ns;		/* vCPUs had work, steal included */
 	u64 stolen_ns;
-	u64 waited_ns;		/* tasks waited for a vCPU that did others' work */
+	u64 waited_ns;		/* tasks waited for a vCPU that ran other tasks */
 };
 
 enum crowd_state {
@@ -71,17 +66,17 @@ enum crowd_state {
 struct crowd {
 	u64 rest_ns;		/* until the next trial */
 	u64 pause_ns;		/* after the next trial that fails */
-	u64 idle_ns;		/* so much more time with little to do than with much */
+	u64 idle_ns;		/* time with little to do less time with much */
 	u32 state;		/* enum crowd_state */
 	u32 used;		/* vCPUs in use; 0: all */
-	u32 before;		/* before the trial */
-	u32 got;		/* before the trial, or in the window before: pCPUs, in thousandths */
-	u32 lost;		/* before the trial: stolen, in thousandths of the time of busy vCPUs */
-	u32 in_a_row;		/* windows with much steal */
-	u32 attempt;		/* says which ones are to be used */
-	u32 settled;		/* before a trial with more: the choice then */
-	u32 in_vain;		/* choices of more that failed since */
-	u32 others;		/* choices of this trial that failed */
+	u32 before;		/* vCPUs in use before the trial */
+	u32 got;		/* pCPUs got before the trial, or in the window before, in thousandths */
+	u32 lost;		/* steal before the trial, in thousandths of the time of busy vCPUs */
+	u32 in_a_row;		/* windows in a row with high steal */
+	u32 attempt;		/* selects the vCPUs to be used */
+	u32 settled;		/* before a trial with more: `attempt` then */
+	u32 in_vain;		/* choices for more vCPUs that failed since */
+	u32 others;		/* choices that failed in this trial */
 };
 
 /* Thousandths; 0 if there is nothing to compare with. */
@@ -93,7 +88,7 @@ POLICY u32 crowd_part(u64 part, u64 whole)
 	return whole ? (u32)min_u64(min_u64(part, 1ULL << 50) * 1000 / whole, 1U << 30) : 0;
 }
 
-/* vCPUs that so many thousandths of a pCPU would fill. */
+/* Number of vCPUs that `got` thousandths of a pCPU would fill. */
 POLICY u32 crowd_enough(u32 got)
 {
 	u32 enough = (got + 850) / 1000;
@@ -118,7 +113,7 @@ POLICY void crowd_failed(struct crowd *c, u32 state, u32 used, u32 attempt)
 	crowd_enter(c, state, used);
 }
 
-/* Whether this trial may ask for others still: then it does. */
+/* May this trial still try other vCPUs? Then it does. */
 POLICY bool crowd_others(struct crowd *c)
 {
 	if (c->pause_ns || c->others >= TANDEM_CROWD_OTHERS)
@@ -129,8 +124,8 @@ POLICY bool crowd_others(struct crowd *c)
 }
 
 /*
- * Those in use give as much time as was got with more, used or not: threads
- * that wait for each other leave some of it idle on the way.
+ * Do the vCPUs in use give as much CPU time, used or not, as was got with more? Threads that wait for each
+ * other leave some of it idle on the way.
  */
 POLICY bool crowd_as_much(const struct crowd *c, u32 busy, u32 got)
 {
@@ -148,8 +143,8 @@ POLICY void crowd_worked(struct crowd *c)
 }
 
 /*
- * A window is over; `usable` vCPUs could be used. From now on c->used of them
- * are (0: all). Returns the length of the next window.
+ * A window is over; `usable` vCPUs could be used. From now on c->used of them are in use (0: all). Returns the
+ * length of the next window.
  */
 POLICY u64 crowd_window(struct crowd *c, const struct crowd_seen *s, u32 usable)
 {
@@ -198,7 +193,7 @@ POLICY u64 crowd_window(struct crowd *c, const struct crowd_seen *s, u32 usable)
 		}
 		break;
 	default:
-		/* Work may have begun in the midst of one of two windows: the better one counts. */
+		/* Work may have begun in the middle of one of the two windows: the better one counts. */
 		most = c->in_a_row > 1 ? (u32)max_u64(c->got, got) : got;
 		enough = crowd_enough(most);
 		c->got = got;

@@ -1,56 +1,55 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The rhythm of a vCPU: when it will be taken off its pCPU, and when it comes
- * back.
+ * The preemption period of a vCPU: when it will be preempted, and when it will be scheduled in again.
  *
- * Many hosts take a vCPU away at even intervals: bandwidth control, or one
- * CPU-bound neighbour with the same slice. What has been even will be even a
- * little longer. What is irregular is not foreseen: an exponential neighbour
- * has no memory, and then this model has no forecast. What disturbs an even host
- * now and then (its own work, a timer that was late) is passed over.
+ * Many hosts preempt a vCPU periodically: bandwidth control, or one CPU-bound neighbour with the same slice.
+ * What has been even will be even a little longer. Irregular preemption is not predicted: a neighbour with
+ * exponential lengths has no memory, and then this model has no forecast. What disturbs an even host now and
+ * then (its own work, a timer that was late) is ignored.
  *
- * An absence is known exactly where a look at the clock was overdue when it
- * ended (a tick or a timer that should have come meanwhile comes at once):
- * the vCPU has come back now, and left when the stolen time ago. An active
- * period is measured only if the vCPU was busy for all of it (`whole`): of an
- * idle one nobody knows when the host would have taken it.
+ * A preemption interval is known exactly where a sample of the clock was overdue when it ended (a tick or a
+ * timer that should have fired meanwhile fires at once): the vCPU was scheduled in now, and preempted one
+ * stolen time ago. An active period is measured only if the vCPU was busy for all of it (`whole`): an idle vCPU
+ * does not show when the host would have preempted it.
  *
- * (vSched, EuroSys'25, section 3.3, predicts with a fixed 2 ms after the last
- * return; section 3.1 measures mean active and inactive periods.)
+ * (vSched, EuroSys'25, section 3.3, predicts with a fixed 2 ms after the last schedule-in; section 3.1 measures
+ * mean active and inactive periods.)
  */
 #ifndef TANDEM_POLICY_PHASE_H
 #define TANDEM_POLICY_PHASE_H
 
 #include "../base.h"
 
-/* Shorter absences are work of the host itself; a rhythm is not disturbed by them. */
+/* Shorter preemption intervals are work of the host itself; they do not disturb a period. */
 #define TANDEM_PHASE_MIN_NS (500 * NSEC_PER_USEC_)
-/* Absences that last longer than this hold at least one tick of any kernel: their end is seen at once. */
+/* Longer preemption intervals contain at least one tick of any kernel: their end is seen at once. */
 #define TANDEM_PHASE_EXACT_NS (4500 * NSEC_PER_USEC_)
-/* Longer periods are no rhythm that could be followed. */
+/* Longer periods cannot be followed. */
 #define TANDEM_PHASE_MAX_NS (200 * NSEC_PER_MSEC_)
-/* A forecast reaches as many periods ahead: small errors of the period add up. */
+/* A forecast reaches this many periods ahead: small errors of the period add up. */
 #define TANDEM_PHASE_HORIZON 24U
 /* Samples that differ by this much more than a quarter do not fit. */
 #define TANDEM_RHYTHM_SLACK_NS (200 * NSEC_PER_USEC_)
-/* Scores of a rhythm: the highest, and that from which on it is relied on. */
+/* Scores of a length: the highest, and the lowest that counts as even. */
 #define TANDEM_RHYTHM_SURE 8U
 #define TANDEM_RHYTHM_EVEN 4U
-/* Forecasts that have to fail in a row for its position to be given up. */
+/* After this many wrong forecasts in a row the position in the period is discarded. */
 #define TANDEM_PHASE_MISSES 2U
-/* Returns after which the clock is relied on, and after which it only follows slowly. */
+/* Number of schedule-ins after which the clock is relied on, and after which it only follows slowly. */
 #define TANDEM_CLOCK_SURE 3U
 #define TANDEM_CLOCK_SET 6U
-/* It is set anew after two returns in a row that were too early for it, or four that were too late. */
+/* The clock is reset after two schedule-ins in a row that were too early for it, or four that were too late. */
 #define TANDEM_CLOCK_STRAYS 4U
-/* Returns fit it that are off by less than a sixteenth of the period, but at least and at most by this. */
+/*
+ * A schedule-in fits the clock if it is off by less than a sixteenth of the period. The minimum and maximum of that.
+ */
 #define TANDEM_CLOCK_SLACK_NS (600 * NSEC_PER_USEC_)
 #define TANDEM_CLOCK_SLACK_MAX_NS (1 * NSEC_PER_MSEC_)
 
 /*
- * A length that is the same again and again, but for now and then: its mean
- * and mean deviation. `score` says how sure that is: one more for a sample that
- * fits, two less for one that does not, up to TANDEM_RHYTHM_SURE.
+ * A length that is the same again and again, apart from exceptions: its mean and mean deviation. `score` says
+ * how certain that is: one more for a sample that fits, two less for one that does not, up to
+ * TANDEM_RHYTHM_SURE.
  */
 struct rhythm_length {
 	u64 mean_ns;
@@ -59,24 +58,24 @@ struct rhythm_length {
 };
 
 struct vcpu_phase {
-	u64 returned_ns;		/* when it was seen to come back last; 0: not known */
-	u64 clock_ns;			/* when it came back by the clock that follows all returns; 0: not set */
-	u64 period_ns;			/* of that clock; 0: mean active and inactive time */
-	u64 clock_dev_ns;		/* how far off returns were by that clock, on average */
-	u64 returned_dev_ns;		/* likewise, reckoned from the return before each */
-	struct rhythm_length on;	/* on its pCPU */
-	struct rhythm_length off;	/* absent */
-	u32 whole;			/* busy since `returned_ns`, which is exact */
-	u32 blurred;			/* absences in a row whose end was not seen at once, up to 255 */
-	u32 misses;			/* forecasts in a row that were wrong */
-	u32 clock_score;		/* returns that it has followed, up to TANDEM_CLOCK_SET */
-	u32 strays;			/* returns in a row that did not fit it; early ones count twice */
+	u64 returned_ns;		/* last observed schedule-in; 0: not known */
+	u64 clock_ns;			/* last schedule-in by the clock that follows all of them; 0: not set */
+	u64 period_ns;			/* of that clock; 0: mean active period and preemption interval */
+	u64 clock_dev_ns;		/* mean deviation of schedule-ins from that clock */
+	u64 returned_dev_ns;		/* likewise, from what the schedule-in before each predicted */
+	struct rhythm_length on;	/* active periods, on its pCPU */
+	struct rhythm_length off;	/* preemption intervals */
+	u32 whole;			/* busy without interruption since `returned_ns`, which is exact */
+	u32 blurred;			/* preemption intervals in a row whose end was not seen at once, up to 255 */
+	u32 misses;			/* wrong forecasts in a row */
+	u32 clock_score;		/* schedule-ins that it has followed, up to TANDEM_CLOCK_SET */
+	u32 strays;			/* schedule-ins in a row that did not fit it; early ones count twice */
 };
 
-/* What is to be expected. */
+/* What a vCPU is expected to do. */
 struct forecast {
-	u64 active_for_ns;	/* until it is taken away; 0: it is away */
-	u64 absent_for_ns;	/* until it is back; 0: it is there */
+	u64 active_for_ns;	/* until it is preempted; 0: it is preempted */
+	u64 absent_for_ns;	/* until it is scheduled in; 0: it is running */
 	bool known;
 };
 
@@ -91,9 +90,8 @@ POLICY bool length_fits(const struct rhythm_length *l, u64 sample_ns)
 }
 
 /*
- * Of exponential lengths less than a fifth fits: the score of those hardly
- * ever gets to TANDEM_RHYTHM_EVEN. Of a rhythm that is disturbed now and then
- * four fifths do.
+ * Of exponential lengths less than a fifth fit, and the score hardly ever reaches TANDEM_RHYTHM_EVEN. Of even
+ * lengths that are disturbed now and then four fifths fit.
  */
 POLICY void length_seen(struct rhythm_length *l, u64 sample_ns)
 {
@@ -119,7 +117,7 @@ POLICY void length_seen(struct rhythm_length *l, u64 sample_ns)
 		l->score++;
 }
 
-/* Is a length even enough to be foreseen? */
+/* Is a length even enough for a forecast? */
 POLICY bool length_even(const struct rhythm_length *l)
 {
 	return l->score >= TANDEM_RHYTHM_EVEN;
@@ -136,17 +134,16 @@ POLICY u64 phase_period_ns(const struct vcpu_phase *p)
 }
 
 /*
- * A return is seen late, by what an interrupt takes to get through: up to a
- * millisecond where it is emulated. The clock that follows all of them is better
- * than the last of them, unless the host does not keep to one: a neighbour whose
- * turns are each a little longer or shorter shifts everything that comes after.
+ * A schedule-in is seen late, by the time that an interrupt takes to get through: up to a millisecond where it
+ * is emulated. The clock that follows all schedule-ins is better than the last one, unless the host keeps no
+ * clock: a neighbour whose slices vary in length shifts everything after them.
  */
 POLICY bool phase_has_clock(const struct vcpu_phase *p)
 {
 	return p->clock_score >= TANDEM_CLOCK_SURE && 2 * p->clock_dev_ns <= 3 * p->returned_dev_ns + NSEC_PER_MSEC_ / 10;
 }
 
-/* From one return on: when the next ones are to come, and how long it is active after each. */
+/* The expected schedule-ins from one on, and how long the vCPU is active after each. */
 struct phase_grid {
 	u64 base_ns;
 	u64 period_ns;
@@ -159,19 +156,19 @@ POLICY struct phase_grid phase_grid(const struct vcpu_phase *p)
 
 	if (phase_has_clock(p)) {
 		g.base_ns = p->clock_ns;
-		/* Of an absence the host itself tells the length. */
+		/* The host itself reports the length of a preemption interval. */
 		g.active_ns = max_u64(sub_floor_u64(g.period_ns, p->off.mean_ns), 1);
 	}
 	return g;
 }
 
-/* How wrong the end of an active time may be that is foreseen. */
+/* Expected error of the predicted end of an active period. */
 POLICY u64 phase_doubt_ns(const struct vcpu_phase *p)
 {
 	return min_u64(phase_has_clock(p) ? p->clock_dev_ns : 2 * p->on.dev_ns, TANDEM_PHASE_MAX_NS);
 }
 
-/* How far `now` is past a return that the rhythm predicts. Up to TANDEM_PHASE_HORIZON periods after the last seen. */
+/* Time since the latest predicted schedule-in. Up to TANDEM_PHASE_HORIZON periods after the last observed one. */
 POLICY u64 phase_past_return_ns(const struct phase_grid *g, u64 now_ns)
 {
 	return sub_floor_u64(now_ns, g->base_ns) % g->period_ns;
@@ -183,16 +180,15 @@ POLICY bool phase_within_horizon(const struct vcpu_phase *p, u64 now_ns)
 }
 
 /*
- * Looks that come at ticks only may never meet the end of a short absence: both
- * have a period of 4 ms. Looks at other moments are worth their timers then,
- * unless many of them have not helped.
+ * Samples at ticks only may never meet the end of a short preemption interval: both have a period of 4 ms.
+ * Samples at other times are worth their timers then, unless many of them have not helped.
  */
 POLICY bool phase_wants_scouts(const struct vcpu_phase *p)
 {
 	return p->blurred >= 2 && p->blurred < 255 && !phase_even(p);
 }
 
-/* The clock begins anew with a return; 0: it has none. */
+/* Restarts the clock with a schedule-in; 0: there is none. */
 POLICY void clock_set(struct vcpu_phase *p, u64 returned_ns)
 {
 	p->clock_ns = returned_ns;
@@ -200,7 +196,7 @@ POLICY void clock_set(struct vcpu_phase *p, u64 returned_ns)
 	p->strays = 0;
 }
 
-/* Everything that was learned is void: the host does something else now. */
+/* Discards everything that was learned: the host does something else now. */
 POLICY void phase_forget(struct vcpu_phase *p)
 {
 	p->returned_ns = 0;
@@ -213,7 +209,7 @@ POLICY void phase_forget(struct vcpu_phase *p)
 	p->misses = 0;
 }
 
-/* The lengths may be right all the same: only where in its period the vCPU is, is not known any more. */
+/* A forecast was wrong. The lengths may still be right; only the position in the period is no longer known. */
 POLICY void phase_missed(struct vcpu_phase *p)
 {
 	if (++p->misses < TANDEM_PHASE_MISSES)
@@ -223,7 +219,7 @@ POLICY void phase_missed(struct vcpu_phase *p)
 	p->misses = 0;
 }
 
-/* By how much `returned_ns` differs from the nearest that is a number of periods after `base_ns`; that number. */
+/* Compares `returned_ns` with the nearest time that is a number of periods after `base_ns`, and gives that number. */
 struct return_off {
 	u64 count;
 	u64 expected_ns;
@@ -241,12 +237,10 @@ POLICY struct return_off return_off(u64 base_ns, u64 period_ns, u64 returned_ns)
 }
 
 /*
- * The clock of returns: its position and period are put right by what each
- * return was off. The first ones count as in a line fitted to all of them
- * (growing-memory g-h filter: Brookner, Tracking and Kalman Filtering Made
- * Easy, 1998, section 1.2.10). After that it follows slowly, and returns that
- * come early move it more than late ones: what makes them late is the guest's
- * own, and only ever late.
+ * The clock of schedule-ins: the deviation of each one corrects its position and period. The first ones count
+ * as in a line fitted to all of them (growing-memory g-h filter: Brookner, Tracking and Kalman Filtering Made
+ * Easy, 1998, section 1.2.10). After that the clock follows slowly, and early schedule-ins move it more than
+ * late ones: the guest itself causes the delays, and there are no negative ones.
  */
 POLICY void clock_follow(struct vcpu_phase *p, u64 returned_ns)
 {
@@ -259,9 +253,9 @@ POLICY void clock_follow(struct vcpu_phase *p, u64 returned_ns)
 		return;
 	p->clock_dev_ns = ewma_u64(p->clock_dev_ns, min_u64(r.off_ns, TANDEM_CLOCK_SLACK_MAX_NS), 3);
 	fits = r.off_ns <= min_u64(max_u64(period / 16, TANDEM_CLOCK_SLACK_NS), TANDEM_CLOCK_SLACK_MAX_NS);
-	/* Half or twice as long, it would go on fitting some of the returns. */
+	/* With half or twice the period it would go on fitting some of the schedule-ins. */
 	void_now = r.count > TANDEM_PHASE_HORIZON || period > lengths + lengths / 8 || period < lengths - lengths / 8;
-	/* To be late proves little. */
+	/* A late one proves little. */
 	if (!fits)
 		p->strays += early ? 2 : 1;
 	if (void_now || p->strays >= TANDEM_CLOCK_STRAYS) {
@@ -306,7 +300,7 @@ POLICY_LARGE int phase_returned(struct vcpu_phase *p, u64 returned_ns)
 	return 0;
 }
 
-/* Is a time near to where the clock expects a return? */
+/* Is a time near an expected schedule-in of the clock? */
 POLICY bool clock_expects(const struct vcpu_phase *p, u64 now_ns)
 {
 	struct return_off r = return_off(p->clock_ns, phase_period_ns(p), now_ns);
@@ -315,8 +309,8 @@ POLICY bool clock_expects(const struct vcpu_phase *p, u64 now_ns)
 }
 
 /*
- * The vCPU was busy for `elapsed_ns` up to now, of which the host took
- * `stolen_ns` in `returns` pieces. `overdue`: this look should have come earlier.
+ * The vCPU was busy for `elapsed_ns` up to now. Of these the host stole `stolen_ns`, in `returns` preemption
+ * intervals. `overdue`: this sample should have come earlier.
  */
 POLICY void phase_busy(struct vcpu_phase *p, u64 now_ns, u64 elapsed_ns, u64 stolen_ns, u32 returns, bool overdue)
 {
@@ -330,17 +324,17 @@ POLICY void phase_busy(struct vcpu_phase *p, u64 now_ns, u64 elapsed_ns, u64 sto
 		return;
 	}
 	ran_ns = elapsed_ns - stolen_ns;
-	/* Work of the host itself, beside absences that are much longer. */
+	/* Work of the host itself, beside preemption intervals that are much longer. */
 	if (length_even(&p->off) && stolen_ns < p->off.mean_ns / 4)
 		return;
-	/* Several, and nobody knows when each was: only that the last is over. */
+	/* Several intervals at unknown times: it is only known that the last one is over. */
 	if (returns > 1 && length_even(&p->off) && !length_fits(&p->off, stolen_ns)) {
 		p->whole = 0;
 		return;
 	}
 	length_seen(&p->off, stolen_ns);
 	p->misses = 0;
-	/* Where its end was not seen at once, it lies anywhere in between. */
+	/* An end that was not seen at once lies anywhere in between. */
 	if (!overdue && stolen_ns < TANDEM_PHASE_EXACT_NS && ran_ns >= TANDEM_PHASE_MIN_NS / 2) {
 		p->whole = 0;
 		if (p->blurred < 255)
@@ -355,17 +349,17 @@ POLICY void phase_busy(struct vcpu_phase *p, u64 now_ns, u64 elapsed_ns, u64 sto
 	p->blurred = 0;
 }
 
-/* It has nothing to do: from now on nobody sees when the host would take it. */
+/* The vCPU goes idle: from now on nothing shows when the host would preempt it. */
 POLICY void phase_idle(struct vcpu_phase *p)
 {
 	p->whole = 0;
 }
 
 /*
- * It was woken and had to wait for its pCPU for `waited_ns`, up to now, in
- * `returns` pieces. A wait ends with a return; being served at once says that it
- * is not absent. Interrupts of an idle vCPU, which nobody sees, make it wait,
- * too: more than one absence is the sum of such waits, and none need end now.
+ * The vCPU was woken and waited for its pCPU for `waited_ns`, up to now, in `returns` intervals. A wait ends
+ * with a schedule-in; a wake-up that is served at once shows that the vCPU is not preempted. Interrupts of an
+ * idle vCPU, which are not observed, make it wait, too: more than one preemption interval is the sum of such
+ * waits, and none of them need end now.
  */
 POLICY void phase_woken(struct vcpu_phase *p, u64 now_ns, u64 waited_ns, u32 returns)
 {
@@ -384,7 +378,7 @@ POLICY void phase_woken(struct vcpu_phase *p, u64 now_ns, u64 waited_ns, u32 ret
 	}
 	if (!several && waited_ns >= TANDEM_PHASE_MIN_NS && waited_ns <= TANDEM_PHASE_MAX_NS) {
 		if (even && past > tolerance && past < g.period_ns - tolerance) {
-			/* It may have waited for something else; a rhythm that has moved shows again. */
+			/* It may have waited for something else; a period that has shifted shows again. */
 			if (waited_ns < p->off.mean_ns / 4)
 				return;
 			phase_missed(p);
@@ -399,12 +393,12 @@ POLICY void phase_woken(struct vcpu_phase *p, u64 now_ns, u64 waited_ns, u32 ret
 		}
 		return;
 	}
-	/* There, although it should be away? */
+	/* Running, although it should be preempted? */
 	if (waited_ns < TANDEM_PHASE_MIN_NS && even && past > g.active_ns + tolerance && past < g.period_ns - tolerance)
 		phase_missed(p);
 }
 
-/* Until it is taken away, or, negative, until it is back; 0: not known. */
+/* Time until it is preempted, or, negative, until it is scheduled in; 0: not known. */
 POLICY_LARGE s64 phase_changes_ns(const struct vcpu_phase *p, u64 at_ns)
 {
 	struct phase_grid g;
@@ -413,7 +407,7 @@ POLICY_LARGE s64 phase_changes_ns(const struct vcpu_phase *p, u64 at_ns)
 	if (!p || !phase_even(p) || !phase_within_horizon(p, at_ns) || time_before_ns(at_ns, p->returned_ns))
 		return 0;
 	g = phase_grid(p);
-	/* It has come back a little before its time by the clock. */
+	/* It was scheduled in a little before its time by the clock. */
 	ahead = sub_floor_u64(g.base_ns, at_ns);
 	if (ahead > g.period_ns / 4)
 		return 0;
@@ -423,7 +417,7 @@ POLICY_LARGE s64 phase_changes_ns(const struct vcpu_phase *p, u64 at_ns)
 	return -(s64)max_u64(sub_floor_u64(g.period_ns, past), 1);
 }
 
-/* What is to be expected at `at_ns`, not before the last return. */
+/* The forecast for `at_ns`, which is not before the last schedule-in. */
 POLICY struct forecast phase_forecast(const struct vcpu_phase *p, u64 at_ns)
 {
 	s64 changes_ns = phase_changes_ns(p, at_ns);

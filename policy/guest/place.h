@@ -1,32 +1,30 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Where a task should run: where all are done earliest.
+ * Placement: the vCPU on which all tasks, the new one and those queued there, are done earliest.
  *
- * A vCPU that looks idle may be the slowest choice of all: its pCPU can be
- * taken for many milliseconds, and nobody in the guest can see that before
- * the vCPU is woken. The cost of a vCPU is therefore
+ * A vCPU that looks idle may be the slowest choice of all: its pCPU can be taken for many milliseconds, and
+ * nothing in the guest shows that before the vCPU is woken. The cost of a vCPU is therefore
  *
- *     expected absence + (work queued there + work of this task + delay of the others) / share
+ *     expected_wait + (queued_work_ahead + own_burst + delay_of_others) / share
  *
- * that is, when this task is done, and by how much those who are there already
- * are done later because of it. By the first alone two long tasks share the
- * vCPU that is there, where each takes twice as long, rather than let one wait
- * for a vCPU that is absent half of the time; what that would do is lost.
+ * It says when this task is done, and by how much the tasks queued there are done later because of it. Without
+ * the delay of others, two long tasks would share the running vCPU, where each takes twice as long, rather than
+ * let one wait for a vCPU that is preempted half of the time, and the time of that vCPU would be lost.
  *
- * where the expected absence of an idle vCPU is what those who woke it have had
- * to wait on average (policy/guest/vcap.h), less or more if it slept only a moment ago, and
- * that of one known to be inactive now is the mean absence less the time that
- * has passed. One that works, at best effort too, is there; the longer it has
- * been, the sooner it will be taken, and instead of its share that is reckoned
- * with. Work is the mean run time between two sleeps; of tasks already there, what
- * they get of the vCPU before this one is done (policy/work.h). Where the rhythm of the vCPU is known (policy/guest/phase.h)
- * it replaces the chances: the task waits for as long as the vCPU will be away,
- * and work that fits before it is taken again is done at full speed.
+ * - expected_wait of an idle vCPU is the mean measured wait of wake-ups (policy/guest/vcap.h), less or more if
+ *   it slept only a moment ago. If the vCPU is known to be preempted now, it is what is left of the mean
+ *   preemption interval.
+ * - A vCPU that executes anything, even SCHED_IDLE, is running now. The longer it has been running, the sooner
+ *   it will be preempted, and that is used instead of its share.
+ * - own_burst is the mean run time between two sleeps. queued_work_ahead is what the tasks queued there get of
+ *   the vCPU before this one is done (policy/work.h).
+ * - If the preemption period of the vCPU is known (policy/guest/phase.h), it replaces the probabilities: the
+ *   task waits for as long as the vCPU stays preempted, and work that fits before the next preemption is done
+ *   at full speed.
  *
- * This is vSched's bvs (EuroSys'25, section 3.2) as one number instead of a list
- * of cases: a vCPU of low latency that is idle, or does best-effort work and has
- * come back of late or will soon, costs least; a busy one costs what is queued
- * there, however fast it is. On a slower core (vSched's vcap tells that from a
+ * This is vSched's bvs (EuroSys'25, section 3.2) as one number instead of a list of cases: a vCPU of low
+ * latency that is idle, or runs SCHED_IDLE tasks and was scheduled in recently or will be soon, costs least; a
+ * busy vCPU costs what is queued there, however fast it is. On a slower core (vSched's vcap tells that from a
  * smaller share) all work takes longer. The formula is ours.
  */
 #ifndef TANDEM_POLICY_PLACE_H
@@ -38,44 +36,44 @@
 
 /* A task that ran this long without sleeping is CPU-bound. */
 #define TANDEM_HOG_NS (24 * NSEC_PER_MSEC_)
-/* Moving a running task must gain a quarter at least, and not happen more often than this. */
+/* Active balance: migrating a running task must gain a quarter at least, and not happen more often than this. */
 #define TANDEM_PUSH_GAIN_NUM 5U
 #define TANDEM_PUSH_GAIN_DEN 4U
 #define TANDEM_PUSH_REST_NS (40 * NSEC_PER_MSEC_)
 
 /*
- * Waits are reckoned with twice their mean. The mean hides that most who wake a
- * vCPU do not wait at all and some wait for very long, and these are the tail
- * that whoever asks for a short answer suffers from.
+ * Waits count twice their mean. The mean hides that most wake-ups of a vCPU do not wait at all and some wait
+ * for very long: these are the tail that latency-sensitive tasks suffer from.
  */
 #define TANDEM_WAIT_CAUTION 2U
 /*
- * A vCPU that has just been woken by an interrupt, and is asked where the task shall go that this wakes, is there: the
- * task need not wait. But it will sleep there, and what wakes it the next time (its timer, the same device) wakes it there.
+ * A vCPU that an interrupt has just woken, and on which the wake-up of the task takes place, is running: the
+ * task need not wait. But it will sleep there, and what wakes it the next time (its timer, the same device)
+ * wakes it there.
  */
 #define TANDEM_WAIT_AGAIN 1U
 
 struct place_view {
-	u64 queued_work;	/* of those who run or wait there, policy/work.h */
-	u32 nr_tasks;		/* how many they are */
+	u64 queued_work;	/* of tasks that run or wait there, policy/work.h */
+	u32 nr_tasks;		/* number of these tasks */
 	u64 inactive_mean_ns;
-	u64 inactive_for_ns;	/* since when it is known to be inactive; 0: it is not */
-	u64 wait_ns;		/* of those who wake it, on average */
-	u64 active_for_ns;	/* foreseen: until it is taken away; 0: it is away */
-	u64 absent_for_ns;	/* foreseen: until it is back; 0: it is there */
-	u64 active_mean_ns;	/* foreseen: how long it stays then */
-	u64 there_for_ns;	/* since it came back last, without a pause; 0: not known */
+	u64 inactive_for_ns;	/* for how long it is known to be preempted; 0: it is not */
+	u64 wait_ns;		/* mean wait of wake-ups */
+	u64 active_for_ns;	/* predicted: until it is preempted; 0: it is preempted */
+	u64 absent_for_ns;	/* predicted: until it is scheduled in; 0: it is running */
+	u64 active_mean_ns;	/* predicted: for how long it is active then */
+	u64 there_for_ns;	/* since its last schedule-in, uninterrupted; 0: not known */
 	u32 share;		/* 0..1024 */
 	u32 speed;		/* of its core, parts of TANDEM_SCALE of the fastest; 0: as fast */
 	bool idle;
-	bool here;		/* whoever asks runs there: on its pCPU now, if idle since an interrupt woke it */
-	bool foreseen;		/* its rhythm is known */
+	bool here;		/* the caller runs there; if idle, an interrupt has just woken it and it is running */
+	bool foreseen;		/* its preemption period is known */
 };
 
 /*
- * The work that a place is looked for: what the task usually does between two
- * sleeps. Of one that asks for a shorter request than others, not more than that:
- * it wants an answer soon, not to be done soon.
+ * The work for which a place is searched: the usual run time of the task between two sleeps. For a task with a
+ * shorter request than others no more than that request: it is latency-sensitive, and is to be served soon, not
+ * to be done soon.
  */
 POLICY u64 place_work_ns(u64 mean_burst_ns, u64 request_ns, u64 ordinary_request_ns)
 {
@@ -91,8 +89,8 @@ POLICY u64 place_drain_ns(u64 work_ns, u32 share)
 }
 
 /*
- * What absences cost work that begins now, on average. A vCPU that has just come back stays for the longest time; one that
- * has been there for long is soon taken. By share alone both would be the same.
+ * Mean delay of work that begins now by preemptions. A vCPU that was just scheduled in keeps its pCPU for the
+ * longest time; one that has been running for long is soon preempted. By share alone both would be the same.
  */
 POLICY u64 place_taken_ns(const struct place_view *c, u64 work_ns)
 {
@@ -113,7 +111,7 @@ POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 		work = place_drain_ns(work, c->speed);
 	}
 	if (c->foreseen) {
-		/* What fits before it is taken again needs no share. */
+		/* Work that fits before the next preemption needs no share. */
 		if (done <= (c->active_for_ns ? c->active_for_ns : c->active_mean_ns))
 			return c->absent_for_ns + work;
 		return c->absent_for_ns + work * TANDEM_SCALE / share;
@@ -136,20 +134,18 @@ POLICY bool push_gains(u32 from, u32 to)
 struct pull_view {
 	u32 waiting;		/* tasks that wait at the source */
 	u32 from_share, to_share;
-	u64 source_burst_ns;	/* for how long the task that the source runs has not slept */
-	u64 drain_ns;		/* until the source has served one turn of everybody there */
+	u64 source_burst_ns;	/* run time of the source's current task since it slept */
+	u64 drain_ns;		/* until the source has served one slice of each task there */
 	bool source_inactive;	/* preempted by the host right now, or asleep and not answering */
-	bool far;		/* source and taker have no cache in common */
+	bool far;		/* source and target have no cache in common */
 };
 
 /*
- * May a vCPU with nothing to do take a waiting task from another? Across caches
- * only if that saves more than it costs. Otherwise an equal or better one:
- * always. A much weaker one only where waiting is worse: the source is not
- * running at all, many wait there, or it is shared by CPU-bound tasks, which
- * gain throughput even from a fraction of a pCPU. That it has had no pause for
- * long is no reason: a client and its servers leave it none, and each of them
- * that goes to a weak vCPU holds up the others.
+ * May an idle vCPU pull a waiting task from another one? Across caches only if that saves more than it costs.
+ * Otherwise an equal or better vCPU: always. A much weaker one only where waiting is worse: the source is
+ * preempted, many tasks wait there, or CPU-bound tasks share it, which gain throughput even from a fraction of
+ * a pCPU. That the source has had no pause for long is no reason: a client and its servers leave it none, and
+ * each of them that moves to a weak vCPU delays the others.
  */
 POLICY bool pull_helps(const struct pull_view *v)
 {

@@ -1,6 +1,6 @@
-//! The protocol of the lab's machines: JSON lines over a virtio-serial port. One request, one reply
-//! with the same number; requests are served side by side. The host's agent passes on what is
-//! addressed to one of its guests.
+//! The protocol of the lab's machines: JSON lines over a virtio-serial port. Each request has one reply with the same
+//! number; requests are served concurrently. The host's agent forwards requests that are addressed to one of its
+//! guests.
 
 pub mod signature;
 
@@ -13,23 +13,23 @@ pub const SELF: &str = "host";
 /// Name of the virtio-serial port.
 pub const PORT_NAME: &str = "tandem";
 
-/// What is asked of a machine.
+/// A request to a machine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Request {
-    /// Chosen by the asker, repeated in the reply.
+    /// Chosen by the sender, repeated in the reply.
     pub id: u64,
     /// [`SELF`], or the name of a guest.
     pub target: String,
-    /// The question.
+    /// The operation.
     pub op: Op,
 }
 
-/// The answer.
+/// The reply to a request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Reply {
     /// Number of the request.
     pub id: u64,
-    /// What came out of it, or one line that says what went wrong.
+    /// The result, or one line that says what went wrong.
     pub result: Result<Value, String>,
 }
 
@@ -37,16 +37,16 @@ pub struct Reply {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Op {
-    /// Are you there? Replies with [`Facts`].
+    /// Checks that the machine is alive. Replies with [`Facts`].
     Hello,
-    /// Runs a program to its end; replies with [`Output`].
+    /// Runs a program and waits for its end; replies with [`Output`].
     Exec {
         /// Program and arguments.
         argv: Vec<String>,
-        /// After this the program and all its children are killed.
+        /// Time limit, after which the program and all its children are killed.
         timeout_s: f64,
     },
-    /// Starts a program and replies with its handle at once.
+    /// Starts a program and replies immediately, with its handle.
     Spawn {
         /// Program and arguments.
         argv: Vec<String>,
@@ -62,7 +62,7 @@ pub enum Op {
         handle: u64,
         /// Signal sent to its process group.
         signal: i32,
-        /// How long it may take before it is killed.
+        /// Time limit, after which it is killed.
         timeout_s: f64,
     },
     /// Reads a small file.
@@ -79,11 +79,11 @@ pub enum Op {
     },
     /// Starts a guest (host only).
     StartVm(VmSpec),
-    /// Waits for the end of a guest that was told to power off; kills it after the time.
+    /// Waits for the end of a guest that was told to power off; kills it after the time limit.
     EndVm {
         /// Its name.
         name: String,
-        /// Limit.
+        /// Time limit.
         timeout_s: f64,
     },
     /// Last lines of a guest's console (host only).
@@ -97,9 +97,9 @@ pub enum Op {
     CpuMax {
         /// Its name.
         name: String,
-        /// One vCPU; none: the whole guest, emulator threads included.
+        /// One vCPU; `None`: the whole guest, emulator threads included.
         vcpu: Option<usize>,
-        /// Value for `cpu.max`: microseconds of run time, and of the period.
+        /// Value for `cpu.max`: quota and period in microseconds.
         value: String,
     },
     /// Starts real-time competitors (host only).
@@ -108,7 +108,7 @@ pub enum Op {
     RtCompensate {
         /// CPU of the competitor.
         cpu: usize,
-        /// Nanoseconds taken off each burst.
+        /// Nanoseconds by which each burst is shortened.
         compensation_ns: u64,
     },
     /// Replies with a list of [`RtStat`].
@@ -119,7 +119,7 @@ pub enum Op {
     PowerOff,
 }
 
-/// What a machine says of itself.
+/// Facts about a machine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Facts {
     /// Kernel release.
@@ -139,9 +139,9 @@ pub struct Facts {
 /// How a program ended.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Output {
-    /// Exit status; minus the signal if it was killed by one.
+    /// Exit status; the negative signal number if a signal killed it.
     pub status: i32,
-    /// Was the time up?
+    /// Did it reach the time limit?
     pub timed_out: bool,
     /// Standard output, at most 4 MiB.
     pub stdout: String,
@@ -162,17 +162,17 @@ pub struct VmSpec {
     pub pins: Vec<usize>,
     /// Each vCPU may run on all of these CPUs.
     pub free: bool,
-    /// `cpu.weight` of its cgroup; none: it is in none of its own.
+    /// `cpu.weight` of its cgroup; `None`: it has no cgroup of its own.
     pub weight: Option<u32>,
-    /// The emulator's other threads run on the host's own CPU 0 (libvirt: `emulatorpin`), not beside the vCPUs.
+    /// The emulator's other threads run on the host's CPU 0 (libvirt: `emulatorpin`), not on the vCPUs' CPUs.
     pub emulator_apart: bool,
     /// QEMU CPU model.
     pub cpu_model: String,
-    /// More kernel parameters.
+    /// Additional kernel parameters.
     pub kernel_args: String,
 }
 
-/// One vCPU thread as the host accounts it.
+/// The host's accounting of one vCPU thread.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct VcpuStat {
     /// Name of the guest.
@@ -198,43 +198,42 @@ pub struct RtSpec {
     pub off_us: u64,
     /// With a seed both are exponential with these means.
     pub seed: Option<u64>,
-    /// If not 0, only one competitor is active at a time, and they take turns of this many milliseconds.
+    /// If not 0, only one competitor is active at a time, and the active one changes every so many milliseconds.
     pub swap_ms: u64,
-    /// Each competitor begins so much later than the one before it, microseconds.
+    /// Each competitor begins this much later than the one before it, microseconds.
     #[serde(default)]
     pub stagger_us: u64,
-    /// Stretches of time with other lengths than `on_us` and `off_us`, one after another and over again from the
-    /// start on.
+    /// Phases with other lengths than `on_us` and `off_us`, one after another, repeated cyclically.
     #[serde(default)]
     pub phases: Vec<RtPhase>,
 }
 
-/// A stretch of time of a competitor.
+/// A phase of a competitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RtPhase {
     /// Its length, milliseconds.
     pub for_ms: u64,
-    /// Busy time in microseconds; 0: it rests.
+    /// Busy time in microseconds; 0: it is idle throughout the phase.
     pub on_us: u64,
     /// Idle time in microseconds.
     pub off_us: u64,
 }
 
-/// What a competitor has done since it was started.
+/// Statistics of a competitor since it was started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RtStat {
     /// Its CPU.
     pub cpu: usize,
-    /// Bursts so far.
+    /// Number of bursts so far.
     pub bursts: u64,
-    /// How many of these followed the one before them at once: their pause was shorter than a timer needs.
+    /// Number of bursts that followed the one before without a pause: the pause was shorter than a timer needs.
     pub joined: u64,
-    /// Length of these bursts before compensation, nanoseconds: with random lengths it is this sum, not
-    /// the mean that was asked for, that a short measurement must be held against.
+    /// Total length of these bursts before compensation, nanoseconds. With random lengths a short measurement has to be
+    /// compared with this sum, not with the mean that was asked for.
     pub asked_ns: u64,
     /// Busy time so far, nanoseconds.
     pub busy_ns: u64,
-    /// When this was read, nanoseconds of the machine's monotonic clock.
+    /// Time of this reading, nanoseconds of the machine's monotonic clock.
     pub at_ns: u64,
 }
 

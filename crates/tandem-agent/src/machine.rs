@@ -1,4 +1,4 @@
-//! Prepares the machine and tells what it is.
+//! Prepares the machine and collects facts about it.
 
 use crate::sys;
 use std::fs;
@@ -24,7 +24,7 @@ pub fn parameter(name: &str) -> Option<String> {
     line.split_whitespace().find_map(|word| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_string()))
 }
 
-/// Mounts, modules, loopback. What fails is said on the console: later requests will show its effect.
+/// Mounts, modules, loopback. Failures are only printed on the console: later requests will show their effect.
 pub fn prepare() {
     for (kind, target) in MOUNTS {
         let _ = fs::create_dir_all(target);
@@ -42,7 +42,7 @@ pub fn prepare() {
     if let Err(error) = sys::loopback_up() {
         println!("AGENT-WARNING loopback: {error}");
     }
-    // Messages of the kernel belong on the console, where the lab looks for signatures; its chatter does not.
+    // Errors of the kernel belong on the console, where the lab searches for signatures; its other messages do not.
     let _ = fs::write("/proc/sys/kernel/printk", "4");
 }
 
@@ -50,7 +50,7 @@ fn trimmed(path: &str) -> String {
     fs::read_to_string(path).map(|text| text.trim().to_string()).unwrap_or_default()
 }
 
-/// Number of online CPUs, whatever the calling thread may use.
+/// Number of online CPUs, independent of the calling thread's affinity.
 pub fn cpus() -> usize {
     // The lab's machines have CPUs 0 to n-1.
     trimmed("/sys/devices/system/cpu/online")
@@ -60,7 +60,7 @@ pub fn cpus() -> usize {
         .map_or(1, |last: usize| last + 1)
 }
 
-/// What this machine is.
+/// Collects the facts about this machine.
 pub fn facts() -> Facts {
     let timers = fs::read_to_string("/proc/timer_list").unwrap_or_default();
     let mut resolutions =

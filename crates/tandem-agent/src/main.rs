@@ -1,5 +1,5 @@
-//! First process of the lab's machines. As process 1 it prepares the machine and adopts orphans; its
-//! child serves requests until it is told to power off.
+//! Init process of the lab's machines. As process 1 it prepares the machine and reaps orphans. Its child serves
+//! requests until it is told to power off.
 
 mod machine;
 mod process;

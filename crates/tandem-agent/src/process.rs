@@ -1,4 +1,4 @@
-//! Programs: run to the end, or in the background.
+//! Runs programs to their end, or in the background.
 
 use crate::sys;
 use std::fs::File;
@@ -11,14 +11,14 @@ use tandem_agent::Output;
 const OUTPUT_LIMIT: u64 = 4 << 20;
 const SEARCH_PATH: &str = "/bin:/usr/bin:/usr/sbin:/sbin";
 
-/// A program in its own process group, with its output in files: nobody has to drain pipes.
+/// A program in its own process group. Its output goes to files, so that no pipe has to be drained.
 pub struct Program {
     child: Child,
     stem: String,
 }
 
 impl Program {
-    /// Starts it. `number` keeps its files apart from others'.
+    /// Starts the program. `number` makes the names of its files unique.
     pub fn start(argv: &[String], number: u64) -> Result<Self, String> {
         let (program, args) = argv.split_first().ok_or("empty command")?;
         let stem = format!("/run/program-{number}");
@@ -43,7 +43,7 @@ impl Program {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits for its end; kills the group when the time is up, and what is left of it in any case.
+    /// Waits for its end, and kills the group at the time limit. The rest of the group is killed in any case.
     pub fn finish(mut self, timeout: Duration) -> Output {
         let leader = self.child.id() as i32;
         let deadline = Instant::now() + timeout;
@@ -57,7 +57,7 @@ impl Program {
                     break (self.child.wait().ok(), true);
                 }
             }
-            // A waiting agent must not disturb what it waits for.
+            // The agent must not disturb the program for which it waits.
             pause = (pause * 2).min(Duration::from_millis(50));
         };
         sys::kill_group(leader, libc::SIGKILL);
@@ -74,7 +74,7 @@ impl Program {
         output
     }
 
-    /// Asks it to end, and waits as [`Program::finish`].
+    /// Sends it a signal, and waits like [`Program::finish`].
     pub fn stop(self, signal: i32, timeout: Duration) -> Output {
         sys::kill_group(self.child.id() as i32, signal);
         self.finish(timeout)
@@ -88,7 +88,7 @@ fn number_of(status: ExitStatus) -> i32 {
 fn read_limited(path: &str) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
-        // What could be read is shown.
+        // On an error, the part that could be read is returned.
         let _ = file.take(OUTPUT_LIMIT).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()

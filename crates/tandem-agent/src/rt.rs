@@ -1,8 +1,8 @@
 //! Contention with exact on and off times: SCHED_FIFO threads on an absolute time grid.
 //!
-//! A vCPU on the same CPU cannot run during a burst. Each burst costs it a little more than its
-//! length (switching to and fro, a late timer); the lab measures that cost from the host's own
-//! accounting and has the bursts shortened by it.
+//! A vCPU on the same CPU is preempted during a burst. Each burst costs it a little more than its length (two
+//! switches, a late timer). The lab measures that cost from the host's own accounting and has the bursts shortened by
+//! it.
 
 use crate::sys;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use tandem_agent::{RtPhase, RtSpec, RtStat};
 
 const PRIORITY: i32 = 40;
-/// No burst gets shorter than this, whatever the compensation.
+/// Minimum length of a burst, whatever the compensation.
 const BURST_MIN_NS: u64 = 50_000;
 
 #[derive(Default)]
@@ -59,14 +59,14 @@ impl Competitors {
         Ok(())
     }
 
-    /// Takes `compensation_ns` off each burst on `cpu`.
+    /// Shortens each burst on `cpu` by `compensation_ns`.
     pub fn compensate(&self, cpu: usize, compensation_ns: u64) {
         for competitor in self.0.iter().filter(|c| c.cpu == cpu) {
             competitor.shared.compensation_ns.store(compensation_ns, Ordering::Relaxed);
         }
     }
 
-    /// What they have done so far.
+    /// Statistics of all competitors.
     pub fn stats(&self) -> Vec<RtStat> {
         let at_ns = sys::now_ns();
         let of = |c: &Competitor| RtStat {
@@ -97,12 +97,12 @@ impl Competitors {
 fn compete(shared: &Shared, spec: &RtSpec, index: usize, origin_ns: u64) {
     let mut lengths = Lengths::new(spec, index);
     let mut begin = origin_ns + index as u64 * spec.stagger_us * 1000;
-    // Timers fire late by a fairly constant time; sleeping shorter by its running mean keeps the grid.
+    // Timers fire late by a fairly constant time. Sleeping shorter by its running mean keeps the grid.
     let mut lateness_ns = 0u64;
     while !shared.stop.load(Ordering::Relaxed) {
         let (on_ns, off_ns) = lengths.at(begin - origin_ns);
         if on_ns == 0 {
-            // It rests, in pieces short enough to be stopped.
+            // An idle phase is slept through in pieces, so that the thread can be stopped.
             sys::sleep_until_ns(begin + off_ns);
             begin += off_ns;
             continue;
@@ -133,8 +133,9 @@ fn compete(shared: &Shared, spec: &RtSpec, index: usize, origin_ns: u64) {
     }
 }
 
-/// After a hold-up of the whole machine the grid goes on where it would be: no catching up in one long burst, and
-/// competitors that take turns still do so. (Beginning anew they would all begin at once.)
+/// Whole periods to skip. After the whole machine was held up, the grid continues where it would be: there is no long
+/// burst that catches up, and competitors that alternate still do so. (If each started a new grid, all bursts would
+/// begin at the same time.)
 fn periods_missed_ns(late_ns: u64, period_ns: u64) -> u64 {
     late_ns / period_ns.max(1) * period_ns
 }
@@ -147,7 +148,7 @@ struct Lengths {
     phases: Vec<RtPhase>,
 }
 
-/// A rest is slept through in pieces of this length.
+/// Length of the pieces in which an idle phase is slept through.
 const REST_NS: u64 = 50_000_000;
 
 impl Lengths {
@@ -156,7 +157,7 @@ impl Lengths {
         Self { on_ns: spec.on_us * 1000, off_ns: spec.off_us * 1000, state, phases: spec.phases.clone() }
     }
 
-    /// Lengths of a burst that begins so long after the start, and of the gap after it.
+    /// Lengths of a burst that begins `since_ns` after the start, and of the gap after it.
     fn at(&mut self, since_ns: u64) -> (u64, u64) {
         match phase_at(&self.phases, since_ns) {
             None => (self.draw(self.on_ns), self.draw(self.off_ns)),
@@ -173,12 +174,12 @@ impl Lengths {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         let uniform = ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64;
-        // Bounded, so that no single burst looks like a hung machine.
+        // Bounded, so that a single burst does not look like a hung machine.
         ((-(1.0 - uniform).ln()).min(8.0) * mean_ns as f64) as u64
     }
 }
 
-/// The phase at a time after the start, and what is left of it; none: there are no phases.
+/// The phase at a time after the start, and the rest of its length; `None` if there are no phases.
 fn phase_at(phases: &[RtPhase], since_ns: u64) -> Option<(RtPhase, u64)> {
     let length_ns = |phase: &RtPhase| phase.for_ms.saturating_mul(1_000_000);
     let cycle_ns = phases.iter().map(length_ns).fold(0, u64::saturating_add);

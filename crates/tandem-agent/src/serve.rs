@@ -1,4 +1,4 @@
-//! Takes requests off the line and serves each in a thread of its own.
+//! Reads requests from the port and serves each in a thread of its own.
 
 use crate::process::Program;
 use crate::rt::Competitors;
@@ -22,7 +22,7 @@ struct Agent {
     competitors: Mutex<Competitors>,
 }
 
-/// A panic elsewhere must not take the line down with it.
+/// Locks a mutex. A panic in another thread must not end the connection.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -36,7 +36,7 @@ pub fn run() {
     let Ok(reader) = port.try_clone() else { return };
     let name = machine::parameter("tandem.role").unwrap_or_else(|| SELF.to_string());
     if name == SELF {
-        // The guests' CPUs are for the guests.
+        // The agent runs on CPU 0: the other CPUs are for the guests.
         if let Err(error) = sys::pin(0, &[0]) {
             println!("AGENT-WARNING pinning to CPU 0: {error}");
         }
@@ -54,7 +54,7 @@ pub fn run() {
     loop {
         line.clear();
         match lines.read_line(&mut line) {
-            // Nobody at the other end yet.
+            // The other end is not connected yet.
             Ok(0) => std::thread::sleep(Duration::from_millis(20)),
             Ok(_) => {
                 if !agent.accept(line.trim()) {
@@ -80,7 +80,7 @@ fn open_port() -> Option<File> {
 }
 
 impl Agent {
-    /// Takes one request; false: the machine shall power off.
+    /// Handles one request. False if the machine has to power off.
     fn accept(self: &Arc<Self>, line: &str) -> bool {
         let request: Request = match serde_json::from_str(line) {
             Ok(request) => request,
@@ -90,7 +90,7 @@ impl Agent {
             }
         };
         if request.target != self.name {
-            // Our own guests' lines are passed on as they are; replies come back the same way.
+            // Requests to this host's guests are forwarded unchanged; replies come back the same way.
             let last = matches!(request.op, Op::PowerOff);
             if let Err(error) = lock(&self.guests).send(&request.target, line, last) {
                 self.reply(request.id, Err(error));
@@ -104,7 +104,7 @@ impl Agent {
         let agent = Arc::clone(self);
         std::thread::spawn(move || {
             if agent.name == SELF {
-                // Children inherit this thread's CPUs, not those of the agent's own work.
+                // Children inherit this thread's affinity, which must not be that of the agent.
                 let first = usize::from(matches!(request.op, Op::StartVm(_)));
                 let _ = sys::pin(0, &(first..machine::cpus()).collect::<Vec<_>>());
             }
@@ -116,7 +116,7 @@ impl Agent {
 
     fn reply(&self, id: u64, result: Result<Value, String>) {
         if let Ok(line) = serde_json::to_string(&Reply { id, result }) {
-            // Without a line there is nobody to tell.
+            // Without a connection the reply is lost.
             let _ = writeln!(lock(&self.uplink), "{line}");
         }
     }

@@ -1,5 +1,5 @@
-//! What kernels and emulators print when they are in trouble. One list for both ends of the line: the
-//! host's agent selects lines of its guests' consoles by it, the lab judges them.
+//! Signatures that kernels and emulators print when they are in trouble. One list for both ends: the host's agent
+//! selects lines of its guests' consoles by it, and the lab classifies them.
 
 /// The emulator patches code that another emulated CPU still runs in a stale translation.
 const EMULATOR: &str = "Oops: int3";
@@ -19,15 +19,15 @@ const TROUBLE: [&str; 12] = [
     "AGENT-FAILED",
 ];
 
-/// Begins a line of a guest's console that the host repeats on its own.
+/// Prefix of a guest's console line that the host repeats on its own console.
 pub const GUEST_PREFIX: &str = "GUEST ";
 
-/// Does a line of a console show trouble?
+/// Does a console line show trouble?
 pub fn is_trouble(line: &str) -> bool {
     TROUBLE.iter().any(|text| line.contains(text))
 }
 
-/// Is it a fault that only the emulator makes?
+/// Does it show a fault that only the emulator has?
 pub fn is_emulators(line: &str) -> bool {
     line.contains(EMULATOR)
 }

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::io;
 
-/// Adopts and buries orphans until `child` has ended.
+/// Reaps orphans until `child` has ended.
 pub fn reap_until(child: u32) {
     loop {
         // SAFETY: a null status pointer is allowed.
@@ -17,7 +17,7 @@ pub fn reap_until(child: u32) {
 
 /// Turns the machine off.
 pub fn power_off() {
-    // SAFETY: no memory is involved; on failure the kernel panics when process 1 ends, which the lab sees.
+    // SAFETY: no memory is involved. On failure the kernel panics when process 1 ends, which the lab detects.
     unsafe {
         libc::sync();
         libc::reboot(libc::RB_POWER_OFF);
@@ -72,19 +72,19 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Sleeps until a moment of CLOCK_MONOTONIC.
+/// Sleeps until a time of CLOCK_MONOTONIC.
 pub fn sleep_until_ns(when_ns: u64) {
     let time = libc::timespec {
         tv_sec: (when_ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (when_ns % 1_000_000_000) as libc::c_long,
     };
-    // SAFETY: time is valid for the call; no remainder is wanted. An early return by a signal does no harm.
+    // SAFETY: time is valid for the call; no remainder is requested. An early return by a signal does no harm.
     unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &time, std::ptr::null_mut()) };
 }
 
 /// Signals a process group.
 pub fn kill_group(leader: i32, signal: i32) {
-    // SAFETY: no memory is involved; a group that has gone is no error here.
+    // SAFETY: no memory is involved. A group that does not exist any more is not an error here.
     unsafe { libc::kill(-leader, signal) };
 }
 

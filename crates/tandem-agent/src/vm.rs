@@ -1,4 +1,4 @@
-//! Guests of this host: QEMU with KVM, their consoles, their vCPU threads, the line to their agents.
+//! Guests of this host: QEMU with KVM, their consoles, their vCPU threads, the connections to their agents.
 
 use crate::sys;
 use std::collections::BTreeMap;
@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 use tandem_agent::{signature, VcpuStat, VmSpec, PORT_NAME};
 
 const CONSOLE_TAIL: i64 = 16 << 10;
-/// How often guests' consoles are looked at.
+/// How often guests' consoles are read.
 const CONSOLE_PAUSE: Duration = Duration::from_millis(500);
 const CGROUP: &str = "/sys/fs/cgroup";
 
-/// Where replies of guests go: the line to the lab.
+/// The connection to the lab, to which replies of guests are written.
 pub type Uplink = Arc<Mutex<File>>;
 
 struct Vm {
     qemu: Child,
     line: UnixStream,
-    /// It was told to power off: its line may close.
+    /// It was told to power off, so its connection may close.
     ending: Arc<AtomicBool>,
 }
 
@@ -74,7 +74,7 @@ impl Guests {
         }
     }
 
-    /// Sends a request line to a guest; `last`: it asks the guest to power off.
+    /// Sends a request line to a guest. `last`: it tells the guest to power off.
     pub fn send(&mut self, name: &str, line: &str, last: bool) -> Result<(), String> {
         let vm = self.0.get_mut(name).ok_or_else(|| format!("no guest {name:?}"))?;
         vm.ending.fetch_or(last, Ordering::Relaxed);
@@ -113,7 +113,8 @@ impl Guests {
         stats
     }
 
-    /// Puts a guest in a cgroup of its own, and if asked one vCPU thread in a group below, with this `cpu.max`.
+    /// Puts a guest in a cgroup of its own with this `cpu.max`; if `vcpu` is given, that vCPU thread in a group below
+    /// it.
     pub fn cpu_max(&self, name: &str, vcpu: Option<usize>, value: &str) -> Result<(), String> {
         let vm = self.0.get(name).ok_or_else(|| format!("no guest {name:?}"))?;
         let group = group_of(name, vm.qemu.id())?;
@@ -124,7 +125,7 @@ impl Guests {
             .ok_or_else(|| format!("guest {name} has no vCPU {vcpu}"))?;
         let below = format!("{group}/vcpu{vcpu}");
         create_group(&below)?;
-        // Threads of one process in different groups: only threaded groups may.
+        // Only threaded cgroups can divide the threads of one process.
         write_file(&format!("{below}/cgroup.type"), "threaded")?;
         write_file(&format!("{group}/cgroup.subtree_control"), "+cpu")?;
         write_file(&format!("{below}/cgroup.threads"), &tid.to_string())?;
@@ -211,8 +212,8 @@ fn vcpu_threads(pid: u32) -> Vec<(usize, i32)> {
 }
 
 fn pin_vcpus(pid: u32, spec: &VmSpec, deadline: Instant) -> Result<(), String> {
-    // CPU 0 of the host is for its own work. Unless told otherwise the emulator's other threads share the guests'
-    // CPUs, as on most hosts: a device's timer then takes a vCPU's pCPU for half a millisecond now and then.
+    // CPU 0 of the host is for its own work. Without `emulator_apart` the emulator's other threads share the guests'
+    // CPUs, as on most hosts: a device's timer then sometimes preempts a vCPU for half a millisecond.
     while vcpu_threads(pid).len() < spec.vcpus {
         if Instant::now() >= deadline {
             return Err(format!(
@@ -238,7 +239,8 @@ fn pin_vcpus(pid: u32, spec: &VmSpec, deadline: Instant) -> Result<(), String> {
     Ok(())
 }
 
-/// Replies of a guest travel up unchanged. Nobody must wait for the replies of a guest that is gone.
+/// Forwards replies of a guest unchanged. If the guest ends unexpectedly, reports it, so that the lab does not wait for
+/// its replies.
 fn pass_on(line: UnixStream, uplink: Uplink, name: String, ending: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         for reply in BufReader::new(line).lines().map_while(Result::ok) {
@@ -248,19 +250,19 @@ fn pass_on(line: UnixStream, uplink: Uplink, name: String, ending: Arc<AtomicBoo
             }
         }
         if !ending.load(Ordering::Relaxed) {
-            // Its kernel's last words explain more than this line: let them be repeated first.
+            // The guest kernel's last console lines explain more than this one: let them be repeated first.
             std::thread::sleep(CONSOLE_PAUSE * 2);
             println!("{}{name}: AGENT-FAILED the guest ended unasked", signature::GUEST_PREFIX);
         }
     });
 }
 
-/// Repeats suspicious lines of a guest's console on this machine's own, where the lab looks.
+/// Repeats suspicious lines of a guest's console on this machine's own console, which the lab reads.
 fn watch_console(name: String) {
     std::thread::spawn(move || {
         let socket = format!("/run/vm-{name}.sock");
         let open = || File::open(console_path(&name)).ok();
-        // QEMU makes the file at about the same time as the socket.
+        // QEMU creates the file at about the same time as the socket.
         let file = (0..100).find_map(|_| {
             open().or_else(|| {
                 std::thread::sleep(Duration::from_millis(20));
@@ -275,10 +277,10 @@ fn watch_console(name: String) {
         let mut line = Vec::new();
         let mut context = 0;
         loop {
-            // Looked at before reading: the last words are written before the socket goes.
+            // Checked before reading: the last lines are written before the socket is removed.
             let last = !Path::new(&socket).exists();
             while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-                // A partial line: the rest comes with the next read.
+                // The rest of a partial line comes with the next read.
                 if line.ends_with(b"\n") {
                     repeat_if_trouble(&name, &line, &mut context);
                     line.clear();
@@ -292,7 +294,7 @@ fn watch_console(name: String) {
     });
 }
 
-/// Lines after a suspicious one that are repeated too: registers and the stack.
+/// Number of lines after a suspicious one that are repeated, too: registers and the stack.
 const TROUBLE_CONTEXT: u32 = 70;
 
 fn repeat_if_trouble(name: &str, line: &[u8], context: &mut u32) {

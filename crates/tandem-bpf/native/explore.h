@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * For the explorer of interleavings: before each atomic operation and each call of the kernel that others may see the effect
- * of, another CPU may go on instead of this one.
+ * For the explorer of interleavings: before each atomic operation, and before each kernel call with an effect
+ * that other CPUs may see, another CPU may continue instead of this one.
  */
 #ifndef TANDEM_SIM_EXPLORE_H
 #define TANDEM_SIM_EXPLORE_H
 
 void sim_switch_point(void);
 
-/* A macro is not expanded inside of its own expansion: what is called is the function. */
+/* A macro is not expanded inside of its own expansion, so the function is called. */
 #define AFTER_SWITCH(call) ({ sim_switch_point(); call; })
 
 #define __sync_fetch_and_add(...) AFTER_SWITCH(__sync_fetch_and_add(__VA_ARGS__))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the simulator needs of the kernel's structures, so that it has to know
- * no layout: to be included behind a policy.
+ * What the simulator needs of the kernel's structures, so that it need not know their layout. To be included
+ * after a policy.
  */
 #ifndef TANDEM_SIM_EXPORTS_H
 #define TANDEM_SIM_EXPORTS_H
@@ -100,7 +100,7 @@ void sim_set_queued(struct task_struct *p, bool queued)
 		p->scx.flags &= ~SCX_TASK_QUEUED;
 }
 
-/* A control group with what hangs on it. */
+/* A cgroup with the structures that hang on it. */
 struct sim_cgroup {
 	struct cgroup cgroup;
 	struct kernfs_node node;
@@ -140,7 +140,7 @@ s32 sim_init_cgroup(struct sim_cgroup *c, u32 weight, u64 period_us, u64 quota_u
 	return sim_ops.cgroup_init ? sim_ops.cgroup_init(&c->cgroup, &args) : 0;
 }
 
-/* It is on its way out. */
+/* Marks the task as exiting. */
 void sim_set_exiting(struct task_struct *p)
 {
 	p->flags |= K_PF_EXITING;
@@ -159,7 +159,7 @@ void sim_page_write(struct kvm_steal_time *page, u64 steal_ns, u32 version, bool
 	page->preempted = preempted;
 }
 
-/* For a test: the numbers that src/scx/kernel.rs has of its own, in its order. */
+/* For a test: the constants that src/scx/kernel.rs defines itself, in the same order. */
 u64 sim_constant(u32 i)
 {
 	const u64 all[] = { SCX_DSQ_LOCAL, SCX_DSQ_LOCAL_ON, SCX_DSQ_GLOBAL, SCX_ENQ_HEAD, SCX_ENQ_WAKEUP, SCX_ENQ_PREEMPT,
@@ -169,7 +169,7 @@ u64 sim_constant(u32 i)
 	return i < sizeof(all) / sizeof(all[0]) ? all[i] : 0;
 }
 
-/* Arguments that come in a structure. */
+/* Kfuncs whose arguments come in a structure. */
 bool sim_insert_ordered(struct task_struct *p, u64 dsq, u64 slice_ns, u64 key, u64 enq_flags);
 
 bool __scx_bpf_dsq_insert_vtime(struct task_struct *p, struct scx_bpf_dsq_insert_vtime_args *args)

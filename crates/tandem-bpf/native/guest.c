@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The guest scheduler, compiled for the simulator; and what its daemon does when it loads it. */
+/* The guest scheduler, compiled for the simulator, and what its daemon does on loading. */
 #include "shim.h"
 
 struct task_struct;
@@ -11,7 +11,7 @@ static s32 anybody_idle(struct task_struct *p, struct task_state *t, struct cpu_
 #include "../../../bpf/guest/main.bpf.c"
 #include "exports.h"
 
-/* How a running task leaves a vCPU that the host is about to take. */
+/* How a running task leaves a vCPU that the host is about to preempt. */
 enum harvest_mode {
 	HARVEST_OFF = 0,
 	HARVEST_AWARE = 1,	/* `--ivh` */
@@ -21,8 +21,8 @@ enum harvest_mode {
 static u32 harvest_mode;
 
 /*
- * The paper's variant without knowledge of the host (vSched, section 5.4): after
- * 2 ms of running a task goes to any vCPU that seems idle.
+ * The paper's variant without knowledge of the host (vSched, section 5.4): after 2 ms of running a task
+ * migrates to any vCPU that seems idle.
  */
 static s32 anybody_idle(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
@@ -93,7 +93,7 @@ static bool same(const char *a, const char *b)
 	return *a == *b;
 }
 
-/* Sum of a counter over all CPUs, by its name; ~0: there is none of that name. */
+/* Sum of a counter over all CPUs, by name; ~0: there is none of that name. */
 u64 sim_counter(const char *name)
 {
 	u64 sum = 0;
@@ -112,7 +112,7 @@ u64 sim_counter(const char *name)
 	return sum;
 }
 
-/* What stands in the sums of a CPU: with no task runnable nothing may be left in them. */
+/* The sums of a CPU: with no task runnable all of them must be 0. */
 u64 sim_left(u32 cpu)
 {
 	struct cpu_state *c = cpu_state(cpu);
@@ -122,7 +122,7 @@ u64 sim_left(u32 cpu)
 	return c->weight[0] | c->weight[1] | c->queued_work | c->hog_weight | c->tasks[0] | c->tasks[1] | c->hogs;
 }
 
-/* The same of a group: tasks that it counts as running or as let go on, and load. */
+/* The same for a group: tasks that it counts as running or as admitted, and its load. */
 u64 sim_left_of_group(u32 group)
 {
 	struct group_state *g = group_state(group);
@@ -130,13 +130,13 @@ u64 sim_left_of_group(u32 group)
 	return g ? g->running | g->admitted | sum_load(group) : 0;
 }
 
-/* The quota that is known for a group's tasks: number of the group that has it; 0: none. */
+/* The quota that applies to a group's tasks: number of the group that has it; 0: none. */
 u32 sim_limit_of(u32 group)
 {
 	return limit_of(group);
 }
 
-/* For when the timer of quotas is armed; 0: it is not. */
+/* When the quota timer fires; 0: it is not armed. */
 u64 sim_quota_timer_at(void)
 {
 	return quota_timer_at_ns;

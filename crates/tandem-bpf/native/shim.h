@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Compiles a policy for the machine at hand instead of for the kernel's VM,
- * unchanged: helpers and kfuncs become functions that the simulator supplies,
- * struct_ops become plain functions in a plain table, and questions about the
- * running kernel's types are answered by the types that we compile with.
+ * Compiles a policy unchanged for this machine instead of for BPF: helpers and kfuncs become functions that the
+ * simulator supplies, struct_ops become plain functions in a plain table, and queries of the running kernel's
+ * types are answered by the types that we compile with.
  *
- * Nothing here decides anything. What the policy asks of the kernel and is
- * not supplied by the simulator fails when the image is loaded, by name.
+ * Nothing here decides anything. A kernel function that the policy calls and the simulator does not supply
+ * makes loading the image fail, by name.
  */
 #ifndef TANDEM_SIM_SHIM_H
 #define TANDEM_SIM_SHIM_H
 
 #define BPF_NO_PRESERVE_ACCESS_INDEX
 #define __builtin_preserve_access_index(x) (x)
-/* Of fields and types only the existence is asked for. */
+/* Only the existence of fields and types is queried. */
 #define __builtin_preserve_field_info(field, kind) 1
 #define __builtin_preserve_type_info(type, kind) 1
 #define __builtin_btf_type_id(type, kind) 0
@@ -38,7 +37,7 @@
 #undef SCX_OPS_DEFINE
 #define SCX_OPS_DEFINE(name, ...) struct sched_ext_ops sim_ops = { __VA_ARGS__ }
 
-/* As the kernel's iterator: `i` keeps its last value. */
+/* As in the kernel's iterator, `i` keeps its last value. */
 #undef bpf_for
 #define bpf_for(i, start, end)								\
 	for (s64 ___at = (s64)(start), ___end = (s64)(end);				\

@@ -1,5 +1,5 @@
-//! What is built of `bpf/`, once for each side: skeleton and bindings for the daemon that loads it, and the very same text as
-//! native code for the simulator. Generated; nothing here decides anything.
+//! The builds of `bpf/`, once for each side: skeleton and bindings for the daemon that loads it, and the
+//! very same text as native code for the simulator. Generated; nothing here decides anything.
 
 /// The guest side.
 #[cfg(feature = "skeleton")]
@@ -25,7 +25,7 @@ pub mod native {
     pub struct Side {
         /// Shared object.
         pub image: &'static [u8],
-        /// The same with points at which another CPU may go on (`native/explore.h`).
+        /// The same with points at which another CPU may continue (`native/explore.h`).
         pub explored: &'static [u8],
         /// Its maps.
         pub maps: &'static [Map],

@@ -1,16 +1,17 @@
 //! The part of the VM's CPU time that probing and the daemon itself may take together.
 //!
-//! A bucket that fills with time and is emptied by what the kernel says that this process has used. What
-//! begins while there is something in it is taken out at once, by its expected length, so that many cannot
-//! begin at the same moment; it may overdraw, and then nothing begins until that is paid.
+//! A token bucket: it fills with time, and is drained by the CPU time that the kernel accounts to this
+//! process. A job that begins while there is something in the bucket is booked at once by its expected
+//! length, so that many cannot begin at the same moment. It may overdraw the bucket; then nothing begins
+//! until that is paid.
 
 use crate::sys;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// The bucket fills at this part of the budget: what is overdrawn and what was saved stay inside it.
+/// The bucket fills at this part of the budget, so that overdrafts and savings stay inside of it.
 const FILL: f64 = 0.8;
-/// So much time's worth can be saved.
+/// The credit of at most this much time is saved.
 const SAVED: Duration = Duration::from_secs(1);
 
 /// See the module.
@@ -25,14 +26,14 @@ struct Account {
     at: Instant,
     used: Duration,
     credit_s: f64,
-    /// Taken out, not yet used as far as is known.
+    /// Booked, and not yet used as far as is known.
     expected_s: f64,
-    /// When whatever was taken out has ended.
+    /// When all that was booked has ended.
     expected_until: Instant,
 }
 
 impl Budget {
-    /// `percent` of the time of so many CPUs.
+    /// `percent` of the time of `cpus` CPUs.
     pub fn new(percent: f64, cpus: usize) -> Self {
         Self::at(percent, cpus, Instant::now(), sys::cpu_time_of_process())
     }
@@ -46,13 +47,13 @@ impl Budget {
         }
     }
 
-    /// May something begin that takes `cpu_time` and is over after `length`? If so, it is taken out.
+    /// May a job begin that takes `cpu_time` and is over after `length`? If so, it is booked.
     pub fn take(&self, cpu_time: Duration, length: Duration) -> bool {
         self.take_at(Instant::now(), sys::cpu_time_of_process(), cpu_time, length)
     }
 
     fn take_at(&self, now: Instant, used: Duration, cpu_time: Duration, length: Duration) -> bool {
-        // Whoever panicked with the lock held has left plain numbers.
+        // A thread that panicked with the lock held has left plain numbers.
         let mut account = self.account.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         account.settle(now, used, self.rate);
         if account.credit_s <= 0.0 {
@@ -72,7 +73,7 @@ impl Account {
         self.expected_s -= expected_s;
         self.credit_s -= fresh_s - expected_s;
         if now >= self.expected_until {
-            // It took less.
+            // The jobs took less.
             self.credit_s += self.expected_s;
             self.expected_s = 0.0;
         }
@@ -111,8 +112,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked for, and however long the daemon's own work takes: over ten seconds and more the
-        /// process stays inside its budget, except for what it does unasked.
+        /// Whatever is asked for, and however long the daemon's own work takes: over ten seconds and
+        /// more the process stays inside its budget, except for work that was not booked.
         #[test]
         fn the_budget_holds(lengths_ms in proptest::collection::vec((1u32..40, 1u32..300), 500), cpus in 1usize..64) {
             let start = Instant::now();
@@ -129,7 +130,7 @@ mod tests {
             let time = now - start;
             let allowed = 0.008 * cpus as f64 * (time + SAVED).as_secs_f64() + longest.as_secs_f64();
             prop_assert!(used.as_secs_f64() <= allowed + 1e-6, "{used:?} in {time:?}, allowed {allowed}");
-            // And it is of use: not less than half of it, if there is enough to do.
+            // And the budget is of use: not less than half of it is taken, if there is enough to do.
             prop_assert!(cpus > 4 || used.as_secs_f64() >= 0.004 * cpus as f64 * time.as_secs_f64());
         }
     }

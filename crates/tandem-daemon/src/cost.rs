@@ -7,10 +7,10 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A decision is a task that begins to run: the callback whose name ends so. What stands before it begins
-/// the names of all callbacks of that scheduler.
+/// A decision is a task that begins to run: the callback whose name has this ending. What precedes the
+/// ending is the prefix of all callbacks of that scheduler.
 const DECISION: &str = "_running";
-/// Callbacks of ours that are the same on either side begin so.
+/// Prefix of our callbacks that are the same on either side.
 const CORE: &str = "core_";
 /// The kernel keeps this many characters of a program's name.
 const KEPT: usize = 15;
@@ -26,8 +26,8 @@ pub struct Cost {
     pub ns_per_call: BTreeMap<String, f64>,
 }
 
-/// Reads the cost of the sched_ext scheduler that runs on this machine, whichever it is. What its timers
-/// do is not counted by the kernel.
+/// Reads the cost of the sched_ext scheduler that runs on this machine, whichever it is. The kernel does
+/// not count what its timers do.
 ///
 /// Run times are counted only while `kernel.bpf_stats_enabled` is 1. The figures are those of the time
 /// `over` from now; zero: since the scheduler was loaded.
@@ -59,7 +59,7 @@ pub fn read(over: Duration) -> Result<Cost, DaemonError> {
     Ok(cost)
 }
 
-/// Name, runs and run time of each callback, by the kernel's number of the program.
+/// Name, runs and run time of each callback, by program id.
 fn snapshot() -> BTreeMap<u32, (String, u64, u64)> {
     ProgInfoIter::default()
         .filter(|program| program.ty == ProgramType::StructOps)
@@ -70,7 +70,7 @@ fn snapshot() -> BTreeMap<u32, (String, u64, u64)> {
         .collect()
 }
 
-/// What begins the names of a scheduler's callbacks, if this is the one that marks a decision.
+/// The prefix of a scheduler's callbacks, if this callback is the one that marks a decision.
 fn prefix_of(name: &str) -> Option<&str> {
     let whole = name.strip_suffix(DECISION);
     // Names may be cut off within the ending.

@@ -35,7 +35,7 @@ pub fn parse_cpu_list(text: &str, origin: &str) -> Result<Vec<usize>, DaemonErro
 /// Reads one of the kernel's CPU lists below `/sys/devices/system/cpu`.
 ///
 /// # Errors
-/// There is none of that name, or it is not understood.
+/// There is no list of that name, or it is malformed.
 pub fn kernel_cpu_list(name: &str) -> Result<Vec<usize>, DaemonError> {
     let path = std::path::PathBuf::from("/sys/devices/system/cpu").join(name);
     let text =
@@ -43,8 +43,8 @@ pub fn kernel_cpu_list(name: &str) -> Result<Vec<usize>, DaemonError> {
     parse_cpu_list(&text, &path.display().to_string())
 }
 
-/// CPUs that nobody shall be disturbed on who has not asked for it: `isolcpus` and `nohz_full`. Without such a file or
-/// entry: none.
+/// CPUs that the kernel was told to isolate (`isolcpus`, `nohz_full`): they must not be disturbed unless
+/// that is asked for. Without such a file or entry: none.
 pub fn isolated_cpus() -> Vec<usize> {
     let mut cpus: Vec<usize> =
         ["isolated", "nohz_full"].iter().flat_map(|name| kernel_cpu_list(name).unwrap_or_default()).collect();

@@ -1,4 +1,4 @@
-//! What can go wrong in any daemon, one line each: what, where, what would be right.
+//! Errors of any daemon. Each message is one line: what went wrong, where, and what would be right.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub enum DaemonError {
         /// Its name, as the kernel reports it.
         name: String,
     },
-    /// A cgroup setting is in use of which this kernel tells a scheduler nothing.
+    /// A cgroup setting is in use that this kernel does not report to schedulers.
     #[error("{path} is set to \"{value}\", but this kernel does not report that to sched_ext schedulers: reset it to \"{neutral}\", use a newer kernel or pass --ignore-cgroups", path = path.display())]
     CgroupKnob {
         /// The file that holds the setting.
@@ -41,7 +41,7 @@ pub enum DaemonError {
         /// Why.
         source: std::io::Error,
     },
-    /// A CPU list is not understood.
+    /// A CPU list is malformed.
     #[error("CPU list {text:?} from {origin}: {reason}; expected a form like 0-3,8")]
     CpuList {
         /// The list.
@@ -59,7 +59,7 @@ pub enum DaemonError {
         /// Why.
         reason: String,
     },
-    /// Nothing to report the cost of.
+    /// There are no run statistics.
     #[error("no run statistics of a sched_ext scheduler: start one, and write 1 to /proc/sys/kernel/bpf_stats_enabled")]
     NoStatistics,
     /// A thread could not be started.

@@ -33,12 +33,12 @@ impl<T: Clone + Default + Send + 'static> Exporter<T> {
         Ok(Self { server, latest, thread: Some(thread) })
     }
 
-    /// Where it listens: the port may have been left to the kernel.
+    /// The port that it listens on: the choice may have been left to the kernel.
     pub fn port(&self) -> u16 {
         self.server.server_addr().to_ip().map_or(0, |addr| addr.port())
     }
 
-    /// Puts newer totals in place.
+    /// Replaces the totals by newer ones.
     pub fn update(&self, totals: T) {
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = totals;
     }
@@ -48,7 +48,7 @@ impl<T> Drop for Exporter<T> {
     fn drop(&mut self) {
         self.server.unblock();
         if let Some(thread) = self.thread.take() {
-            // A panic of that thread has been reported by itself.
+            // That thread has reported its panic itself.
             let _ = thread.join();
         }
     }
@@ -66,7 +66,7 @@ fn serve<T: Clone>(server: &Server, latest: &Mutex<T>, render: fn(&T) -> String)
         } else {
             Response::from_string("see /metrics\n").with_status_code(404)
         };
-        // The client may have gone.
+        // The client may be gone.
         let _ = request.respond(response);
     }
 }

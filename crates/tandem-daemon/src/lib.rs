@@ -1,5 +1,5 @@
-//! What the daemons of both sides share: whether a scheduler can be loaded here, what it costs, how much the daemon may take
-//! itself, metrics over HTTP, and how it is told that the machine stood still or that it shall end.
+//! What the daemons of both sides share: whether a scheduler can be loaded here, what it costs, the
+//! budget of the daemon itself, metrics over HTTP, standstills of the machine, and termination signals.
 
 pub mod budget;
 pub mod cost;

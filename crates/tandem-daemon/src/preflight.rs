@@ -1,9 +1,9 @@
-//! Checks before anything is loaded: each finding is one sentence with what to do.
+//! Checks before anything is loaded. Each finding is one sentence that says what to do.
 
 use crate::DaemonError;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel shows what is checked; another root serves the tests.
+/// Where the kernel shows what is checked. Tests use another root.
 #[derive(Debug, Clone)]
 pub struct SystemPaths {
     sched_ext: PathBuf,
@@ -31,7 +31,7 @@ impl SystemPaths {
         }
     }
 
-    /// What the kernel shows of sched_ext.
+    /// The kernel's sched_ext directory.
     pub fn sched_ext(&self) -> &Path {
         &self.sched_ext
     }
@@ -46,18 +46,18 @@ impl SystemPaths {
         &self.cgroup
     }
 
-    /// What the kernel was started with; empty where it does not say.
+    /// The kernel's command line; empty where it cannot be read.
     pub fn cmdline(&self) -> String {
         std::fs::read_to_string(&self.cmdline).unwrap_or_default()
     }
 
-    /// Does the kernel keep its memory from everybody, BPF programs included? (`none [integrity] confidentiality`)
+    /// Does lockdown forbid reading kernel memory, to BPF programs as well? (`none [integrity] confidentiality`)
     pub fn is_locked_down(&self) -> bool {
         std::fs::read_to_string(&self.lockdown).is_ok_and(|text| text.contains("[confidentiality]"))
     }
 }
 
-/// Which cgroup settings the running kernel tells a scheduler about. Weights it always does.
+/// Cgroup settings that the running kernel reports to a scheduler. It always reports weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CgroupSupport {
     /// cpu.max (6.17 and later).
@@ -67,14 +67,14 @@ pub struct CgroupSupport {
 }
 
 impl CgroupSupport {
-    /// Of the running kernel, by the callbacks that it knows.
+    /// Of the running kernel, by the callbacks that it has.
     pub fn of_kernel() -> Self {
         let has = |field| scx_utils::compat::struct_has_field("sched_ext_ops", field).unwrap_or(false);
         Self { quota: has("cgroup_set_bandwidth"), idle: has("cgroup_set_idle") }
     }
 }
 
-/// Deepest cgroup tree that is searched; the kernel's own default limit is far above what is used.
+/// Depth to which the cgroup tree is searched; the kernel's own default limit is far above what is used.
 const MAX_CGROUP_DEPTH: usize = 32;
 
 /// Can the scheduler be loaded on this machine, and would it honour what is configured?
@@ -110,10 +110,10 @@ pub fn check(
     check_cgroups(&paths.cgroup, support, 0)
 }
 
-/// Only one scheduler can be loaded; `state` is the kernel's word for whether one is.
+/// Only one scheduler can be loaded; `state` is what the kernel says in `sched_ext/state`.
 ///
 /// # Errors
-/// Another one is, by its name.
+/// Another one is loaded; its name.
 pub fn no_other_scheduler(paths: &SystemPaths, state: &str) -> Result<(), DaemonError> {
     if state == "disabled" {
         return Ok(());
@@ -128,7 +128,7 @@ fn read_trimmed(path: &Path) -> Result<String, DaemonError> {
         .map_err(|source| DaemonError::Read { path: path.to_path_buf(), source })
 }
 
-/// A setting that would be lost: the value at which it does nothing.
+/// For a setting that the kernel would not report: the value at which it does nothing.
 fn neutral_value(file: &str, value: &str, support: CgroupSupport) -> Option<&'static str> {
     match file {
         "cpu.max" if !support.quota && !value.starts_with("max") => Some("max"),
@@ -140,7 +140,8 @@ fn neutral_value(file: &str, value: &str, support: CgroupSupport) -> Option<&'st
 fn check_cgroups(dir: &Path, support: CgroupSupport, depth: usize) -> Result<(), DaemonError> {
     for file in ["cpu.max", "cpu.idle"] {
         let path = dir.join(file);
-        // Absent at the root and where the controller is off; gone when the group has just been removed.
+        // The file is absent at the root and where the controller is off; it is gone when the group has
+        // just been removed.
         let Ok(value) = read_trimmed(&path) else { continue };
         if let Some(neutral) = neutral_value(file, &value, support) {
             return Err(DaemonError::CgroupKnob { path, value, neutral });

@@ -1,21 +1,21 @@
-//! A machine that stood still: paused, saved and restored, migrated, or asleep with the laptop beneath.
+//! A machine that stood still: paused, saved and restored, migrated, or suspended together with its host.
 //!
-//! Its clock jumps. On the next tick the kernel finds that its watchdog has not looked at the scheduler for longer than it
-//! may, and throws out a scheduler that did nothing wrong. The daemon has seen the jump, too: it looks around several
-//! times a second. Then the scheduler is loaded again, but not for ever: whatever makes a machine stand still again and
-//! again may be the scheduler all the same.
+//! Its clock jumps. On the next tick the kernel finds that its watchdog has not checked the scheduler
+//! for longer than the time limit, and ejects a scheduler that did nothing wrong. The daemon has seen
+//! the jump, too, because it wakes up several times a second. Then the scheduler is loaded again, but
+//! not for ever: it may itself be what makes the machine stand still again and again.
 
 use std::time::{Duration, Instant};
 
-/// Pauses of the daemon from here on are remembered.
+/// Pauses of the daemon from this length on are remembered.
 const NOTED: Duration = Duration::from_secs(5);
-/// The kernel throws a scheduler out so soon after the jump.
+/// The kernel ejects a scheduler this soon after the jump.
 const SOON: Duration = Duration::from_secs(30);
-/// So many times within [`WITHIN`] it is loaded again.
+/// It is loaded again at most this many times within [`WITHIN`].
 const MOST: usize = 3;
 const WITHIN: Duration = Duration::from_secs(600);
 
-/// When the daemon looked around last, and its longest pause of late.
+/// When the daemon last woke up, and its last long pause.
 #[derive(Debug)]
 pub struct Pulse {
     looked: Instant,
@@ -23,12 +23,12 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// It begins to look around.
+    /// The daemon starts.
     pub fn new(now: Instant) -> Self {
         Self { looked: now, pause: None }
     }
 
-    /// It looks around.
+    /// The daemon wakes up.
     pub fn beat(&mut self, now: Instant) {
         let since = now.saturating_duration_since(self.looked);
         self.looked = now;
@@ -37,16 +37,16 @@ impl Pulse {
         }
     }
 
-    /// For how long the machine stood still of late, if that was for long enough that a watchdog of this patience may
-    /// have been deceived.
+    /// For how long the machine recently stood still, if that was long enough to deceive a watchdog with
+    /// this time limit.
     pub fn stood_still(&self, now: Instant, patience: Duration) -> Option<Duration> {
         let (at, pause) = self.pause?;
-        // The watchdog may have been about to look when the machine stopped.
+        // The watchdog may have been about to check when the machine stopped.
         (now.saturating_duration_since(at) <= SOON && pause >= patience / 2).then_some(pause)
     }
 }
 
-/// How often it has been loaded again because of that.
+/// When the scheduler was loaded again because of a standstill.
 #[derive(Debug, Default)]
 pub struct Returns(Vec<Instant>);
 

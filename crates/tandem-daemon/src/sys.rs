@@ -8,7 +8,7 @@ extern "C" fn on_signal(_signal: libc::c_int) {
     TERMINATE.store(true, Ordering::Relaxed);
 }
 
-/// Remember SIGINT and SIGTERM instead of dying of them, so that the way out is always the same.
+/// Records SIGINT and SIGTERM instead of dying of them, so that the way out is always the same.
 pub fn catch_termination() {
     let handler = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
     for signal in [libc::SIGINT, libc::SIGTERM] {

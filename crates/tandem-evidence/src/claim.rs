@@ -1,4 +1,4 @@
-//! Claims as they are written down (`docs/evidence.toml`).
+//! Claims as written in `docs/evidence.toml`.
 
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,12 @@ pub struct Claim {
     pub text: String,
     /// Name of the experiment that shows it.
     pub experiment: String,
-    /// It is an experiment of the simulator's, not of the lab's.
+    /// It is an experiment of the simulator, not of the lab.
     #[serde(default)]
     pub simulated: bool,
     /// Name of the metric in its result, or a list of names.
     pub metric: Names,
-    /// What is made of several metrics.
+    /// How several metrics are combined.
     #[serde(default)]
     pub combine: Combine,
     /// The arm that the claim is about.
@@ -41,7 +41,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Why its parts do not fit together.
+    /// Why its parts do not fit together, if they do not.
     fn meaningless(&self) -> Option<&'static str> {
         let of_samples = matches!(
             self.target,
@@ -75,18 +75,18 @@ impl Names {
     }
 }
 
-/// What a claim makes of several metrics.
+/// How a claim combines several metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Combine {
-    /// The claim holds where it holds of each.
+    /// The claim holds if it holds for each metric.
     #[default]
     Each,
-    /// It is about their geometric mean, taken in each repetition. All have the same direction.
+    /// The claim is about their geometric mean, taken in each repetition. All have the same direction.
     Mean,
 }
 
-/// Which figure of an arm's samples a target looks at.
+/// The figure of an arm's samples to which a target refers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Statistic {
@@ -110,13 +110,13 @@ pub enum Target {
     RatioAtLeast(f64),
     /// The median ratio is at most this.
     RatioAtMost(f64),
-    /// Mean of the arm's samples over mean of the baseline's. For figures with two modes, of which the
-    /// median shows only the more frequent one.
+    /// The mean of the arm's samples over the mean of the baseline's is at least this. For figures with two modes, of
+    /// which the median shows only the more frequent one.
     MeanRatioAtLeast(f64),
-    /// The ratio is worse than 1 by no more than this fraction, in the metric's own direction, over its whole 95 %
-    /// interval. An interval that contains the bound leaves the claim open.
+    /// The ratio is worse than 1 by at most this fraction, in the metric's own direction, over its whole 95 % interval.
+    /// An interval that contains the bound leaves the claim open.
     NotWorseBy(f64),
-    /// The arm's median is worse than that of the best other arm, the baseline apart, by no more than this fraction.
+    /// The arm's median is worse than that of the best other arm (without the baseline) by at most this fraction.
     NotWorseThanRivalsBy(f64),
     /// A statistic of the arm's samples is at least `value`.
     AtLeast {
@@ -132,7 +132,7 @@ pub enum Target {
         /// Which sample.
         of: Statistic,
     },
-    /// No target: the figure is shown, whichever way it goes.
+    /// No target: the figure is only shown.
     Shown {},
 }
 
@@ -155,7 +155,7 @@ pub enum BookError {
         /// Where and why.
         source: Box<toml::de::Error>,
     },
-    /// A claim that cannot be judged.
+    /// A claim is not valid.
     #[error("{path}: {reason}", path = path.display())]
     Claim {
         /// The file.

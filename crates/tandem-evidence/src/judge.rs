@@ -3,7 +3,7 @@
 use crate::claim::{Claim, Combine, Statistic, Target};
 use tandem_result::{Better, ExperimentResult, Metric, Ratio, RunVerdict};
 
-/// Where a claim stands.
+/// Standing of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// The target is met.
@@ -12,7 +12,7 @@ pub enum Standing {
     Missed,
     /// There is no target.
     Shown,
-    /// Nothing is known: the run was disturbed, lacks the metric or samples, or the interval contains the bound.
+    /// Undecided: the run was disturbed, the metric or samples are missing, or the interval contains the bound.
     Open,
 }
 
@@ -31,13 +31,13 @@ impl Standing {
 /// Standing and figure of a claim.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judgement {
-    /// Where it stands.
+    /// Standing of the claim.
     pub standing: Standing,
     /// The figure, with its interval or range.
     pub figure: String,
 }
 
-/// Judges a claim by the result of its experiment; `None`: not measured yet.
+/// Judges a claim by the result of its experiment. `None`: the experiment was not run yet.
 pub fn judge(claim: &Claim, result: Option<&ExperimentResult>) -> Judgement {
     let open = |figure: String| Judgement { standing: Standing::Open, figure };
     let Some(result) = result else { return open("not measured".into()) };
@@ -115,7 +115,7 @@ fn mean_of(claim: &Claim, metrics: &[Metric], result: &ExperimentResult) -> Opti
     Some(mean)
 }
 
-/// Holds where it holds of each, is missed where it is missed of one; says which those are.
+/// Holds if it holds for each metric, is missed if it is missed for one. The figure lists the metrics that do not hold.
 fn judge_each(claim: &Claim, metrics: &[Metric], baseline: &str) -> Judgement {
     let judged: Vec<(&Metric, Judgement)> =
         metrics.iter().map(|metric| (metric, judge_metric(claim, metric, baseline))).collect();
@@ -147,7 +147,7 @@ fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str) -> Judgement {
         Some(r) => format!("{prefix}ratio {:.3} [{:.3}, {:.3}]", r.median, r.ci95[0], r.ci95[1]),
         None => format!("{prefix}no ratio"),
     };
-    // Without a ratio nothing is known: too few samples, or a baseline at zero.
+    // Without a ratio (too few samples, or a baseline at zero) the claim is open.
     let by_ratio = |standing: &dyn Fn(&Ratio) -> Standing| Judgement {
         standing: ratio.map_or(Standing::Open, standing),
         figure: ratio_figure(""),
@@ -190,7 +190,8 @@ fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str) -> Judgement {
     }
 }
 
-/// By the whole interval: it holds if even the worst end is within the margin, and is missed if even the best is not.
+/// Judges by the whole interval: holds if even its worst end is within the margin, is missed if even its best end is
+/// not.
 fn not_worse_by(margin: f64, better: Better, [low, high]: [f64; 2]) -> Standing {
     let (worst_within, best_within) = match better {
         Better::Higher => (low >= 1.0 - margin, high >= 1.0 - margin),
@@ -212,7 +213,7 @@ fn mean_ratio(metric: &Metric, arm: &str, baseline: &str) -> Option<f64> {
     Some(mean(arm)? / base)
 }
 
-/// The best arm that is neither this one nor the baseline, its median, and this one's.
+/// The best arm that is neither this one nor the baseline, its median, and the median of this arm.
 fn best_rival<'a>(metric: &'a Metric, arm: &str, baseline: &str) -> Option<(&'a str, f64, f64)> {
     let own = statistic(metric, arm, Statistic::Median)?;
     let medians = metric

@@ -1,5 +1,5 @@
-//! The evidence book. Every figure that Tandem claims is a named claim with an experiment, a metric
-//! and a target; a claim that misses its target stays in the book and says so.
+//! The evidence book. Every figure that Tandem claims is a claim with an experiment, a metric and a target. A claim
+//! that misses its target stays in the book and says so.
 
 mod claim;
 mod judge;

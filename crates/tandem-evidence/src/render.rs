@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use tandem_result::{Evidence, ExperimentResult};
 
-/// Renders the book with what is known of each experiment, by name.
+/// Renders the book with the results of the experiments, by name.
 pub fn render(book: &Book, results: &BTreeMap<String, ExperimentResult>) -> String {
     let mut page = String::from(
         "# Evidence book\n\n\

@@ -1,10 +1,11 @@
-//! What the kernel says became of the time of each CPU, whichever scheduler runs.
+//! The kernel's accounts of the time of each CPU, under any scheduler.
 //!
-//! How much was done is not among it. Ticks that are held up count as stolen as a whole, so that `user` of `/proc/stat`
-//! misses much of what runs between absences (of a CPU-bound thread with absences of 4 ms, anything from 1 % to all of
-//! it was seen). Run time contains steal. And steal does not tell whether it was a task that stood still, or an idle CPU
-//! that was woken while the host had its pCPU: whoever waits there has not begun to run, and has run delay instead. Of
-//! the latter kind can be no more than the CPU was idle, and no more than tasks waited; that much is taken to be.
+//! They do not say how much work was done. Delayed ticks count as stolen as a whole, so that `user` of
+//! `/proc/stat` misses much of what runs between preemption intervals (of a CPU-bound thread with
+//! preemption intervals of 4 ms, anything from 1 % to all of it was observed). Run time contains steal. And
+//! steal does not tell whether a running task was preempted, or an idle CPU was woken while the host had
+//! its pCPU: a task that waits there has not begun to run, and has run delay instead. Of the latter kind
+//! there can be no more than the CPU was idle, and no more than tasks waited; that much is assumed.
 
 use std::collections::BTreeMap;
 use tandem_probe::core::PROC_STAT_UNIT_NS;
@@ -26,19 +27,19 @@ pub(crate) struct Times {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Accounts(BTreeMap<usize, Times>);
 
-/// Between two readings, nanoseconds; sums over the CPUs that are in both.
+/// Differences between two readings, nanoseconds; sums over the CPUs that are in both.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Tasks had a CPU that was there.
+    /// Tasks had a CPU that was running.
     pub(crate) worked_ns: u64,
-    /// Tasks waited for a CPU, or had one that was not there.
+    /// Tasks waited for a CPU, or had one that was preempted.
     pub(crate) lost_ns: u64,
-    /// The host took from CPUs, whoever suffered.
+    /// The host took from CPUs, whether tasks suffered or not.
     pub(crate) stolen_ns: u64,
 }
 
 impl Accounts {
-    /// As of now; none: the kernel does not keep them.
+    /// The accounts as of now; none: the kernel does not keep them.
     pub(crate) fn read() -> Option<Self> {
         let schedstat = std::fs::read_to_string("/proc/schedstat").ok()?;
         let stat = std::fs::read_to_string("/proc/stat").ok()?;

@@ -1,12 +1,12 @@
-//! Who takes the vCPUs away, as the running scheduler has seen it: what `--gate` says after a trial.
+//! What preempts the vCPUs, as the running scheduler has measured it: what `--gate` says after a trial.
 
 use crate::model::VcpuFacts;
 use tandem_probe::neighbours::{Neighbours, Seen};
 
-/// Returns that are no further apart than this part of a period are one.
+/// Schedule-ins that are no further apart than this part of a period count as simultaneous.
 const TOGETHER: f64 = 0.1;
 
-/// Who takes them, as far as is known.
+/// What preempts them, as far as is known.
 pub(crate) fn neighbours(facts: &[VcpuFacts]) -> Neighbours {
     let known: Vec<&VcpuFacts> =
         facts.iter().filter(|fact| fact.online && fact.bans == 0 && fact.age_ms.is_some()).collect();
@@ -20,14 +20,15 @@ pub(crate) fn neighbours(facts: &[VcpuFacts]) -> Neighbours {
     Neighbours::of(&known.iter().map(seen).collect::<Vec<_>>(), return_at_once(&known))
 }
 
-/// Part of its wake-ups that was served at once, from their mean wait: who comes at any moment of an absence waits for half
-/// of it where all are alike, for all of it where lengths are exponential.
+/// Part of the wake-ups that was served at once, from the mean wait. A wake-up at a random moment of a preemption
+/// interval waits for half of it if all have the same length, and for all of it if lengths are exponential.
 fn served_at_once(fact: &VcpuFacts) -> Option<f64> {
     let rest_us = if fact.rhythm_ms.is_some() { fact.inactive_mean_us / 2.0 } else { fact.inactive_mean_us };
     fact.woken_wait_us.filter(|_| rest_us > 0.0).map(|wait_us| (1.0 - wait_us / rest_us).clamp(0.0, 1.0))
 }
 
-/// Do all come back at the same moment of their common period? None: fewer than two have a rhythm.
+/// Are all vCPUs scheduled in at the same moment of a common period? None: fewer than two have a
+/// preemption period.
 fn return_at_once(known: &[&VcpuFacts]) -> Option<bool> {
     let rhythms: Vec<(f64, f64)> = known
         .iter()

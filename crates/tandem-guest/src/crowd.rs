@@ -1,8 +1,8 @@
-//! As many vCPUs as the host gives pCPUs: measures for the policy (`policy/guest/crowd.h`) what all vCPUs together get, and
-//! parks those that it finds to be too many.
+//! The vCPU limit, as many vCPUs as the host gives pCPUs: measures for the policy (`policy/guest/crowd.h`) what all
+//! vCPUs together get, and parks the vCPUs that it finds to be too many.
 //!
-//! Which ones: of those that share a hardware thread, one (where a probe has found that). Otherwise there is no telling
-//! from inside, and each trial asks for others.
+//! Of vCPUs that share a hardware thread, one is used (where a probe has found that). Otherwise one
+//! cannot tell from inside which ones to use, and each trial tries others.
 
 use crate::accounts;
 use crate::bpf::{intf, GuestSkel};
@@ -17,19 +17,19 @@ use tandem_policy::{crowd, crowd_seen, crowding};
 pub(crate) struct Crowd {
     domains: Domains,
     found: Found,
-    /// Those that could be used, when last asked.
+    /// vCPUs that could be used at the last step.
     usable: Vec<usize>,
-    /// Out of use.
+    /// vCPUs that are out of use.
     parked: Vec<usize>,
-    /// Of the last step.
+    /// Count of probes at the last step.
     probes: u64,
 }
 
-/// What is known so far.
+/// What was found so far.
 struct Found {
     policy: crowd,
     last: Option<(Instant, Sums)>,
-    /// Length of the window that has begun, or will after a pause.
+    /// Length of the current window, or of the one after a pause.
     window: Duration,
 }
 
@@ -52,8 +52,8 @@ impl Crowd {
         Self { domains, found: Found::default(), usable: Vec::new(), parked: Vec::new(), probes: 0 }
     }
 
-    /// Another topology was found. Trials that failed do not count: others would be chosen now. What was found to be enough
-    /// stays.
+    /// Another topology was found. Failed trials do not count any more: other vCPUs would be chosen now.
+    /// A limit that was found to be enough stays.
     pub(crate) fn learn(&mut self, skel: &GuestSkel<'_>, domains: Domains) -> Result<(), GuestError> {
         self.domains = domains;
         match self.found.policy.state {
@@ -62,8 +62,8 @@ impl Crowd {
         }
     }
 
-    /// A window is over. Returns the length of the next one. `probes`: how often a probe that keeps all vCPUs busy has
-    /// begun or ended; where there was one, the window says nothing.
+    /// A window is over. Returns the length of the next one. `probes`: number of probes that have begun plus those
+    /// that have ended. A probe keeps all vCPUs busy, so a window with a probe does not count.
     pub(crate) fn step(
         &mut self,
         skel: &GuestSkel<'_>,
@@ -72,12 +72,12 @@ impl Crowd {
         probes: u64,
     ) -> Result<Duration, GuestError> {
         let usable: Vec<usize> = facts.iter().filter(|fact| is_usable(fact)).map(|fact| fact.cpu).collect();
-        // What was found out about others says nothing about these.
+        // What was found for other vCPUs says nothing about these.
         if usable != self.usable {
             self.start_again(skel)?;
             self.usable.clone_from(&usable);
         }
-        // Of two, a straggler's ban says all there is to say.
+        // For two vCPUs the ban of a straggler is enough.
         let sums = (usable.len() > 2).then(|| sums(facts)).flatten();
         let Some(sums) = sums else {
             self.start_again(skel)?;
@@ -107,18 +107,18 @@ impl Crowd {
             usable.len()
         );
         self.park_only(skel, usable.into_iter().filter(|cpu| !members.contains(cpu)).collect())?;
-        // What the change itself takes is in no window.
+        // The time of the change itself is in no window.
         self.found.last = None;
         Ok(Duration::from_nanos(crowding::SETTLE_NS))
     }
 
-    /// All are in use again, and nothing is known.
+    /// All vCPUs are in use again, and what was found is discarded.
     pub(crate) fn start_again(&mut self, skel: &GuestSkel<'_>) -> Result<(), GuestError> {
         self.found = Found::default();
         self.park_only(skel, Vec::new())
     }
 
-    /// Parks these, and takes back all others.
+    /// Parks these vCPUs, and unparks all others.
     fn park_only(&mut self, skel: &GuestSkel<'_>, too_many: Vec<usize>) -> Result<(), GuestError> {
         for &cpu in self.parked.iter().filter(|cpu| !too_many.contains(cpu)) {
             set_parked(skel, cpu, false)?;
@@ -131,7 +131,7 @@ impl Crowd {
     }
 }
 
-/// A vCPU that went offline meanwhile needs nothing.
+/// A vCPU that went offline meanwhile needs no change.
 fn set_parked(skel: &GuestSkel<'_>, cpu: usize, park: bool) -> Result<(), GuestError> {
     match park::crowd(skel, cpu, park) {
         Err(GuestError::NoVcpu(_) | GuestError::LastVcpu(_)) => Ok(()),
@@ -143,8 +143,9 @@ fn is_usable(fact: &VcpuFacts) -> bool {
     fact.online && fact.bans & intf::TANDEM_BAN_PARKED == 0
 }
 
-/// Work and steal as the scheduler has seen them, to the nanosecond: the kernel's own accounts are kept in ticks and
-/// at the end of a task's turn, too coarse for a short window. None: the kernel does not say how long tasks wait.
+/// Work and steal as the scheduler has measured them, to the nanosecond. The kernel's own accounts
+/// advance at ticks and at the end of a task's slice, too coarse for a short window. None: the kernel
+/// does not say how long tasks wait.
 fn sums(facts: &[VcpuFacts]) -> Option<Sums> {
     let sum = |of: fn(&VcpuFacts) -> u64| facts.iter().map(of).fold(0, u64::saturating_add);
     accounts::waited_of_all_ns().map(|waited_ns| Sums {
@@ -163,14 +164,15 @@ fn seen(now: Sums, before: Sums, length: Duration) -> crowd_seen {
     }
 }
 
-/// Which ones to use: the first of each stack before others, and with each attempt others.
+/// The vCPUs to use: the first of each stack before others, and with each attempt others.
 fn members(used: usize, usable: &[usize], domains: &Domains, attempt: usize) -> Vec<usize> {
     let (first, rest): (Vec<usize>, Vec<usize>) =
         usable.iter().partition(|cpu| domains.first_of_stack(**cpu, usable) == **cpu);
     in_some_order(&first, attempt).into_iter().chain(in_some_order(&rest, attempt)).take(used).collect()
 }
 
-/// All of them, in an order that depends on the attempt: neighbours first, those half the list apart, then by chance.
+/// All vCPUs, in an order that depends on the attempt: adjacent ones first, then those half the list
+/// apart, then pseudo-random.
 fn in_some_order(cpus: &[usize], attempt: usize) -> Vec<usize> {
     let mut order = cpus.to_vec();
     match attempt {
@@ -185,7 +187,7 @@ fn in_some_order(cpus: &[usize], attempt: usize) -> Vec<usize> {
     order
 }
 
-/// The same number for the same two, and otherwise any.
+/// The same number for the same pair, otherwise pseudo-random.
 fn by_chance(attempt: usize, cpu: usize) -> u64 {
     let mut hasher = DefaultHasher::new();
     (attempt, cpu).hash(&mut hasher);
@@ -203,7 +205,7 @@ mod tests {
         let cpus: Vec<usize> = (0..16).collect();
         let two = |attempt| in_some_order(&cpus, attempt)[..2].to_vec();
         assert_eq!((two(0), two(1)), (vec![0, 1], vec![0, 8]));
-        // However vCPUs are spread over two pCPUs evenly, twenty attempts in a row find one of each.
+        // For each of these even splits of the vCPUs over two pCPUs, twenty attempts in a row find one vCPU on each.
         for on_one in [
             |cpu: usize| cpu < 8,
             |cpu: usize| cpu.is_multiple_of(2),

@@ -1,4 +1,4 @@
-//! What of this machine matters to the scheduler, and what to do about it. Looks at everything, changes nothing.
+//! The properties of this machine that matter to the scheduler, and what to do about them. Changes nothing.
 
 use crate::sys;
 use serde::Serialize;
@@ -6,7 +6,7 @@ use std::path::Path;
 use tandem_daemon::preflight::{CgroupSupport, SystemPaths};
 use tandem_probe::hypervisor::Hypervisor;
 
-/// How good it is.
+/// How good a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
@@ -18,10 +18,10 @@ pub enum State {
     Bad,
 }
 
-/// One thing that was looked at.
+/// One finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What.
+    /// What was examined.
     pub subject: &'static str,
     /// How good it is.
     pub state: State,
@@ -31,12 +31,12 @@ pub struct Finding {
     pub advice: &'static str,
 }
 
-/// Groups with a setting, at most so many by name.
+/// At most this many cgroups with a setting are named.
 const NAMED: usize = 3;
-/// Deepest cgroup that is looked at.
+/// Depth to which the cgroup tree is searched.
 const MAX_DEPTH: usize = 32;
 
-/// Looks at the machine at hand.
+/// Examines this machine.
 pub fn examine_this_machine() -> Vec<Finding> {
     let paths = SystemPaths::default();
     let support = if paths.btf().exists() {
@@ -47,7 +47,7 @@ pub fn examine_this_machine() -> Vec<Finding> {
     examine(&paths, sys::is_root(), Hypervisor::detect().as_ref(), support)
 }
 
-/// Looks at everything.
+/// Examines everything.
 fn examine(
     paths: &SystemPaths,
     is_root: bool,

@@ -1,4 +1,4 @@
-//! Which CPUs share a cache, a core or a hardware thread, as the scheduler is told.
+//! CPUs that share a cache, a core or a hardware thread, as reported to the scheduler.
 
 use crate::bpf::{intf, GuestSkel};
 use crate::GuestError;
@@ -6,18 +6,18 @@ use libbpf_rs::{MapCore, MapFlags};
 use tandem_probe::kernel::{format_list, KernelView};
 use tandem_probe::vtop::topology::{Shares, Topology};
 
-/// What the kernel knows of CPUs.
+/// The kernel's description of the CPUs.
 const SYSFS_CPU: &str = "/sys/devices/system/cpu";
-/// Measurements that contradict each other more than this are no basis for anything.
+/// A topology whose measurements contradict each other more than this is not used.
 const LEAST_AGREEMENT: f64 = 0.8;
 
 /// What each CPU shares with which others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Domains {
-    /// Number of each CPU's cache; numbers mean nothing but equality.
+    /// Number of each CPU's cache; only equality of numbers matters.
     llc: Vec<u32>,
     caches: u32,
-    /// Next in the ring of those on the same core, and on the same hardware thread; itself: alone.
+    /// Next in the ring of CPUs on the same core, and on the same hardware thread; itself: alone.
     core_next: Vec<usize>,
     stack_next: Vec<usize>,
     uneven_cores: bool,
@@ -26,7 +26,7 @@ pub struct Domains {
 
 impl Domains {
     fn new(nr_cpus: usize, caches: &[Vec<usize>], cores: &[Vec<usize>], stacks: &[Vec<usize>]) -> Self {
-        // CPUs in no group are taken to share the first one's cache.
+        // CPUs in no group are assumed to share the first one's cache.
         let number = |cpu| caches.iter().position(|group| group.contains(&cpu)).unwrap_or(0) as u32;
         let apart = |groups: &[Vec<usize>]| groups.len() > 1 && groups.iter().any(|group| group.len() > 1);
         Self {
@@ -39,13 +39,13 @@ impl Domains {
         }
     }
 
-    /// As the kernel has them. Where it knows of no caches, all CPUs share one. Cores are left to the kernel's own
-    /// idle selection, which knows as much of them.
+    /// As the kernel knows them. Where it knows no caches, all CPUs share one. Cores are left to the
+    /// kernel's own idle selection, which knows as much about them.
     pub fn of_the_kernel(nr_cpus: usize, online: &[usize]) -> Self {
         Self::new(nr_cpus, &KernelView::read(SYSFS_CPU.as_ref(), online).caches, &[], &[])
     }
 
-    /// As probed; none: the probe leaves too much open.
+    /// As probed; none: the probe leaves too much unknown.
     pub fn of_topology(nr_cpus: usize, topology: &Topology) -> Option<Self> {
         if !topology.unknown.is_empty() || topology.agreement < LEAST_AGREEMENT {
             return None;
@@ -55,7 +55,7 @@ impl Domains {
         Some(Self { probed: true, ..domains })
     }
 
-    /// The vCPU of lowest number on the same hardware thread, of those that `among` names.
+    /// The vCPU of lowest number on the same hardware thread, out of `cpu` and those in `among`.
     pub fn first_of_stack(&self, cpu: usize, among: &[usize]) -> usize {
         let mut first = cpu;
         let mut at = cpu;
@@ -92,7 +92,7 @@ impl Domains {
         )
     }
 
-    /// Tells the scheduler, which may be running.
+    /// Installs the domains in the scheduler, which may be running.
     pub(crate) fn install(&self, skel: &mut GuestSkel<'_>) -> Result<(), GuestError> {
         for cpu in 0..self.llc.len() {
             let mut record = vec![0u8; skel.maps.domains.value_size() as usize];

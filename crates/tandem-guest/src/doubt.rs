@@ -1,35 +1,38 @@
-//! Is the topology still what it was? Who shares a hardware thread gets less of it: where a vCPU's share has changed much
-//! since the topology was last asked about, the host may have put it elsewhere.
+//! Is the topology still what it was? vCPUs that share a hardware thread get less of it: where a vCPU's
+//! share has changed much since the topology was last validated, the host may have moved the vCPU.
 //!
-//! Shares change with the neighbours, too. A question that nothing comes of makes the next one wait for twice as long.
+//! Shares change with the neighbours, too. A validation that finds no change makes the next one of this
+//! kind wait for twice as long.
 
 use crate::model::VcpuFacts;
 use std::time::{Duration, Instant};
 
-/// A share that has become this part of what it was, or was this part of what it is, has changed much.
+/// A share has changed much if the smaller of its old and new value is less than this part of the larger one.
 const MUCH: f64 = 2.0 / 3.0;
-/// Time between two regular questions: at first, and while nothing changes.
+/// Time between two regular validations: at first, and while nothing changes.
 const OFTEN: Duration = Duration::from_secs(10);
 const RARELY: Duration = Duration::from_secs(300);
-/// Rest between a question and one that a doubt asks for: at first, and while doubts are unfounded.
+/// Rest between a validation and one after a changed share: at first, and while these find no change.
 const PATIENCE: Duration = Duration::from_secs(2);
 const NO_PATIENCE: Duration = Duration::from_secs(300);
-/// After a regular question, and after any, it rests for so many times as long as that took.
+/// Rest before a regular validation, and before one after a changed share: this many times as long as
+/// the last one took.
 const DUTY: u32 = 100;
 const DOUBTED_DUTY: u32 = 20;
 
-/// Compares shares with those at the last question.
+/// Compares shares with those at the last validation.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     /// By vCPU; none: not known then.
     before: Vec<Option<f64>>,
-    /// Probes that had begun or ended then.
+    /// Number of probes that had begun plus those that had ended.
     turns: u64,
 }
 
 impl Shares {
-    /// Has one changed much? If so, all are taken as they are now; so they are after a probe (`turns`: how many have begun
-    /// or ended), which keeps all vCPUs busy, and changes shares by that. One that was not known has not changed.
+    /// Has a share changed much? If so, all current shares become the reference. They also do after a
+    /// probe (`turns`: number of probes that have begun plus those that have ended), which keeps all
+    /// vCPUs busy, and changes shares by that. A share that was not known has not changed.
     pub(crate) fn changed(&mut self, facts: &[VcpuFacts], turns: u64) -> bool {
         let now: Vec<Option<f64>> = facts
             .iter()
@@ -51,35 +54,35 @@ impl Shares {
     }
 }
 
-/// How a question about the topology was answered.
+/// The result of a validation or a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It is as it was.
+    /// The topology is the same.
     Same,
-    /// It is another one, or the only one.
+    /// It is a new one, or the first one.
     New,
-    /// Too little was seen.
+    /// Too little was measured.
     Open,
 }
 
-/// When the topology is asked about.
+/// When the topology is validated.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    /// The next regular question.
+    /// The next regular validation.
     due: Instant,
     interval: Duration,
-    /// The next one if there is a doubt.
+    /// The next one if a share has changed.
     doubt_due: Instant,
     patience: Duration,
 }
 
 impl Schedule {
-    /// The first question is due at once: what was recalled is confirmed before long.
+    /// The first validation is due at once, so that a saved topology is confirmed early.
     pub(crate) fn new(now: Instant) -> Self {
         Self { due: now, interval: OFTEN, doubt_due: now, patience: PATIENCE }
     }
 
-    /// When it is asked next.
+    /// When the next validation is due.
     pub(crate) fn due(&self, doubted: bool) -> Instant {
         if doubted {
             self.due.min(self.doubt_due)
@@ -88,7 +91,7 @@ impl Schedule {
         }
     }
 
-    /// A question that began at `began` was answered by `now`.
+    /// A validation that began at `began` has ended by `now`.
     pub(crate) fn answered(&mut self, answer: Answer, doubted: bool, began: Instant, now: Instant) {
         let regular = began >= self.due;
         match answer {
@@ -163,7 +166,7 @@ mod tests {
 
     const TOOK: Duration = Duration::from_millis(5);
 
-    /// Asks so often, each time when it is due. Returns when it was done, since `start`, seconds.
+    /// Validates this many times, each time when it is due. Returns when, since `start`, in seconds.
     fn ask(schedule: &mut Schedule, start: Instant, times: usize, doubted: bool, answer: Answer) -> Vec<u64> {
         (0..times)
             .map(|_| {

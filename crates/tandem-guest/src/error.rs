@@ -1,4 +1,4 @@
-//! What can go wrong on the guest side, one line each: what, where, what would be right.
+//! Errors of the guest side. Each message is one line: what went wrong, where, and what would be right.
 
 use std::path::PathBuf;
 use tandem_daemon::DaemonError;
@@ -6,16 +6,16 @@ use tandem_daemon::DaemonError;
 /// Errors of the guest scheduler and its daemon.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
-    /// What either side's daemon may meet.
+    /// An error that the daemons of both sides share.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// Hints who shall answer soon that cannot be followed.
+    /// A latency hint cannot be followed.
     #[error("hint who shall answer soon: {0}")]
     Hints(String),
-    /// Not the service manager.
+    /// systemd does not run this machine.
     #[error("systemd does not run this machine (/run/systemd/system is missing): --backend cpuset works through its AllowedCPUs")]
     NoSystemd,
-    /// The daemon would be among those whom it keeps off vCPUs that it has to probe.
+    /// The daemon would exclude itself from vCPUs that it has to probe.
     #[error("this process is in {unit}, which it would limit: start it in a slice of its own, e.g. systemd-run --slice=tandem tandem guest --backend cpuset")]
     OwnUnit {
         /// The unit.
@@ -29,7 +29,7 @@ pub enum GuestError {
         /// Its message.
         reason: String,
     },
-    /// The file that says how things were is not usable.
+    /// The file with the previous settings is not usable.
     #[error("{path}, which says what AllowedCPUs were before: {reason}", path = path.display())]
     CpusetState {
         /// The file.
@@ -40,7 +40,7 @@ pub enum GuestError {
     /// The kernel refused the scheduler.
     #[error("loading the scheduler failed: {0:#}")]
     Load(anyhow::Error),
-    /// The scheduler was thrown out, or ended itself, by an error.
+    /// The kernel ejected the scheduler, or the scheduler ended itself with an error.
     #[error("the kernel returned to its own scheduler: {0:#}")]
     Ejected(anyhow::Error),
     /// A map of the scheduler could not be read.
@@ -49,16 +49,16 @@ pub enum GuestError {
     /// The statistics server could not start.
     #[error("cannot serve statistics: {0:#}")]
     Stats(anyhow::Error),
-    /// Nobody answers on the socket.
+    /// Nothing answers on the socket.
     #[error("no guest scheduler is running (nobody answers on /var/run/scx/root/stats): start one with tandem guest")]
     NotRunning,
-    /// The running scheduler objects.
+    /// The running scheduler refuses.
     #[error("{0:#}")]
     Refused(anyhow::Error),
-    /// It would go on for ever.
+    /// Loading would go on for ever.
     #[error("the kernel asked for a new load {0} times: giving up")]
     Restarts(u32),
-    /// Nothing is loaded just now.
+    /// The scheduler is unloaded at the moment.
     #[error("the guest scheduler is not loaded at the moment, for it has stepped back: wait until tandem guest --monitor says that it is")]
     SteppedBack,
     /// The length of a trace is missing or wrong.
@@ -73,7 +73,7 @@ pub enum GuestError {
     /// No such vCPU.
     #[error("vCPU {0} is not online: nothing was changed")]
     NoVcpu(usize),
-    /// The last one cannot go.
+    /// The last vCPU cannot be parked.
     #[error("vCPU {0} is the last one in use: nothing was changed")]
     LastVcpu(usize),
 }

@@ -1,35 +1,36 @@
-//! Does it help? The daemon compares what is lost with its scheduler and without, and steps back to the kernel's own
-//! when there is nothing to gain (`tandem guest --gate`).
+//! Automatic unload (`tandem guest --gate`): the daemon compares what is lost with its scheduler and
+//! without, and returns to the kernel's own scheduler while there is nothing to gain.
 //!
-//! What is lost, per second of work done: time for which tasks had a vCPU, or waited for one, without being served
-//! ([`Accounts`]).
+//! What is lost, per second of work done: time for which tasks had a vCPU, or waited for one, without
+//! being served ([`Accounts`]).
 //!
-//! * Nothing is stolen for [`QUIET`]: nothing is to be gained. It steps back, and comes again as soon as the host
-//!   takes something.
-//! * Otherwise now and then a trial: some windows without it between windows with it. Whoever loses less stays.
-//!   Each trial that confirms what was known doubles the time until the next.
+//! * No steal for [`QUIET`]: there is nothing to gain. The scheduler is unloaded, and loaded again as
+//!   soon as the host takes something.
+//! * Otherwise a trial now and then: windows without the scheduler and windows with it, alternating. If
+//!   clearly less is lost without it ([`CLEARLY`]), it is unloaded. Each trial doubles the time until
+//!   the next.
 
 use crate::accounts::{Accounts, Seen};
 use std::time::Duration;
 
 /// Length of a window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(2);
-/// Windows of each kind in a trial, one of each in turn.
+/// Windows of each kind in a trial, alternating.
 const TRIAL: usize = 3;
 /// From loading to the first trial, and the longest pause between two.
 const FIRST_TRIAL: Duration = Duration::from_secs(30);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
-/// Without steal for so long, it steps back.
+/// After this long without steal the scheduler is unloaded.
 const QUIET: Duration = Duration::from_secs(60);
-/// Part of the work that the host must take to count: less is its ordinary bookkeeping.
+/// Steal counts from this part of the work on: less is the host's ordinary bookkeeping.
 const STOLEN: f64 = 0.01;
-/// So much less must be lost without it before it steps back.
+/// The scheduler is unloaded if less than this part of the loss remains without it.
 const CLEARLY: f64 = 0.95;
-/// A window with less work says nothing, part of its length.
+/// A window with less work than this part of its length does not count.
 const BUSY: f64 = 0.02;
 
 impl Seen {
-    /// Lost per second of work; none: too little work to say.
+    /// Loss per second of work; none: too little work to say.
     fn loss(self) -> Option<f64> {
         (self.worked_ns as f64 >= BUSY * WINDOW.as_nanos() as f64)
             .then(|| self.lost_ns as f64 / self.worked_ns as f64)
@@ -40,20 +41,20 @@ impl Seen {
     }
 }
 
-/// Why it is unloaded, if it is.
+/// Loaded or unloaded, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Loaded; no trial.
     Working,
-    /// A trial; so many windows of it are over.
+    /// A trial; this many of its windows are over.
     Trying(usize),
-    /// Unloaded: nothing is stolen.
+    /// Unloaded: there is no steal.
     Quiet,
     /// Unloaded: it does not help.
     Useless,
 }
 
-/// The state machine. Windows come in from outside, so that it can be tested without a clock.
+/// The state machine. Windows are passed in, so that it can be tested without a clock.
 #[derive(Debug)]
 pub(crate) struct Gate {
     state: State,
@@ -63,7 +64,7 @@ pub(crate) struct Gate {
     pause: Duration,
     with: Vec<f64>,
     without: Vec<f64>,
-    /// A trial has ended, and nobody has asked yet.
+    /// A trial has ended since `trial_ended` was last called.
     tried: bool,
 }
 
@@ -81,12 +82,12 @@ impl Gate {
         }
     }
 
-    /// Has a trial ended since the last time that this was asked?
+    /// Has a trial ended since the last call?
     pub(crate) fn trial_ended(&mut self) -> bool {
         std::mem::take(&mut self.tried)
     }
 
-    /// A window is over. What is between two loads is in no window: call `forget` after loading or unloading.
+    /// A window is over. The time between two loads is in no window: call `forget` after loading or unloading.
     pub(crate) fn window(&mut self, now: Accounts) {
         let seen = self.last.as_ref().map(|last| now.since(last));
         self.last = Some(now);
@@ -111,12 +112,12 @@ impl Gate {
         }
     }
 
-    /// The scheduler was loaded or unloaded: the window in which that happened is no measure.
+    /// The scheduler was loaded or unloaded: the window in which that happened does not count.
     pub(crate) fn forget(&mut self) {
         self.last = None;
     }
 
-    /// The sums cannot be read any more: nothing can be said against the scheduler.
+    /// The accounts cannot be read any more: there is no evidence against the scheduler.
     pub(crate) fn blind(&mut self) {
         self.enter(State::Working);
     }
@@ -135,7 +136,7 @@ impl Gate {
         self.quiet = Duration::ZERO;
     }
 
-    /// Windows without it have even numbers, those with it odd ones.
+    /// Windows without the scheduler have even numbers, those with it odd ones.
     fn tried(&mut self, done: usize, loss: Option<f64>) {
         let kind = if done.is_multiple_of(2) { &mut self.without } else { &mut self.with };
         kind.extend(loss);
@@ -173,7 +174,7 @@ mod tests {
     use crate::accounts::Times;
     use proptest::prelude::*;
 
-    /// A machine: what a window of it loses with the scheduler and without.
+    /// A machine whose windows lose different amounts with the scheduler and without.
     struct Machine {
         gate: Gate,
         times: Times,
@@ -186,7 +187,8 @@ mod tests {
             Self { gate: Gate::new(), times: Times::default(), loaded: true, loads: 0 }
         }
 
-        /// So many windows of a second of work; lost: parts of it. Returns in how many it was loaded.
+        /// Runs this many windows of a second of work; `stolen` and the waits are parts of it. Returns
+        /// in how many windows it was loaded.
         fn run(&mut self, windows: u32, stolen: f64, waited_with: f64, waited_without: f64) -> u32 {
             let mut loaded = 0;
             for _ in 0..windows {
@@ -202,7 +204,7 @@ mod tests {
                     self.loaded = wanted;
                     self.loads += u32::from(wanted);
                     self.gate.forget();
-                    // The window in which it happens.
+                    // The window in which that happens.
                     self.gate.window(Accounts::from_iter([(0, self.times)]));
                 }
             }
@@ -224,7 +226,7 @@ mod tests {
         let loaded = machine.run(3600, 0.2, 0.5, 0.3);
         assert!(loaded < 60, "{loaded} of 3600 windows");
         assert!((3..=8).contains(&(machine.loads / 3)), "{} loads", machine.loads);
-        // What was useless helps now: it is found at the next trial.
+        // The scheduler was useless and helps now: the next trial finds that.
         machine.run(1800, 0.2, 0.1, 0.5);
         assert!(machine.loaded);
     }
@@ -248,7 +250,7 @@ mod tests {
             for (stolen, with, without) in losses {
                 machine.run(10, stolen, with, without);
             }
-            // Three loads per trial, and one whenever steal comes back after a minute without.
+            // Three loads per trial, and one whenever steal returns after a minute without.
             prop_assert!(machine.loads <= 4 * 12);
         }
     }

@@ -1,4 +1,5 @@
-//! Which tasks shall answer soon, by the user's word: names and cgroups, checked before anything is loaded.
+//! Latency hints: names and cgroups of tasks that the user marks as latency-sensitive, checked before
+//! anything is loaded.
 
 use crate::bpf::intf::{MAX_HINTS, TASK_NAME_LEN};
 use crate::{GuestError, GuestOptions};
@@ -6,10 +7,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 use tandem_daemon::preflight::SystemPaths;
 
-/// A task's name as the scheduler compares it: zeros up to the end.
+/// A task's name as the scheduler compares it: padded with zeros.
 type NameKey = [u8; TASK_NAME_LEN as usize];
 
-/// Names and cgroups as the scheduler looks for them.
+/// Names and cgroups as the scheduler looks them up.
 #[derive(Debug, Default)]
 pub(crate) struct Hints {
     names: Vec<NameKey>,
@@ -18,7 +19,7 @@ pub(crate) struct Hints {
 
 impl Hints {
     /// # Errors
-    /// The first name that no task can have, or cgroup that is not there or has no weight.
+    /// The first name that no task can have, or the first cgroup that does not exist or has no weight.
     pub(crate) fn new(options: &GuestOptions, paths: &SystemPaths) -> Result<Self, GuestError> {
         let (names, groups) = (&options.latency_names, &options.latency_groups);
         if names.len().max(groups.len()) > MAX_HINTS as usize {
@@ -66,7 +67,7 @@ fn key_of(name: &str) -> Result<NameKey, String> {
     Ok(key)
 }
 
-/// The id of a cgroup, given from the mount point on or with it.
+/// The id of a cgroup, whose path is given below the mount point or including it.
 fn id_of(mount: &Path, group: &Path) -> Result<u64, GuestError> {
     let inside = group.strip_prefix(mount).or_else(|_| group.strip_prefix("/")).unwrap_or(group);
     let path = mount.join(inside);

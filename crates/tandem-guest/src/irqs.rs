@@ -1,16 +1,16 @@
-//! Interrupts away from vCPUs that are out of use, and back.
+//! Moves interrupts away from vCPUs that are out of use, and back.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tandem_daemon::cpulist::parse_cpu_list;
 
-/// Where the kernel keeps them.
+/// The kernel's directory of interrupts.
 const PROC_IRQ: &str = "/proc/irq";
-/// Where it is noted which were sent elsewhere, for whoever comes after a daemon that was killed. It does not outlive the
-/// machine's run, and neither does what it says.
+/// The file that says which interrupts were sent elsewhere, for the next daemon after one that was killed. Neither
+/// the file nor what it describes survives a reboot.
 const NOTE: &str = "/run/tandem/irqs.json";
 
-/// Which interrupts were sent elsewhere, and where they may go by the administrator's own setting.
+/// Interrupts that were sent elsewhere, with their affinity by the administrator's own setting.
 #[derive(Debug)]
 pub(crate) struct Irqs {
     root: PathBuf,
@@ -20,7 +20,7 @@ pub(crate) struct Irqs {
 }
 
 impl Default for Irqs {
-    /// What a daemon that was killed has left elsewhere comes back first.
+    /// First puts back what a killed daemon has sent elsewhere.
     fn default() -> Self {
         Self::at(PROC_IRQ.into(), NOTE.into())
     }
@@ -37,7 +37,7 @@ impl Irqs {
         irqs
     }
 
-    /// Sends away from `cpus` what may go elsewhere. Returns how many interrupts that were.
+    /// Moves interrupts away from `cpus` where they may go elsewhere. Returns how many were moved.
     pub(crate) fn away(&mut self, cpus: &[usize]) -> usize {
         self.parked.extend(cpus);
         self.parked.sort_unstable();
@@ -54,19 +54,20 @@ impl Irqs {
         self.apply()
     }
 
-    /// `cpus` are in use again.
+    /// `cpus` are in use again. Returns how many interrupts were moved back.
     pub(crate) fn back(&mut self, cpus: &[usize]) -> usize {
         self.parked.retain(|cpu| !cpus.contains(cpu));
         self.apply()
     }
 
-    /// All are in use again.
+    /// All vCPUs are in use again.
     pub(crate) fn all_back(&mut self) {
         self.parked.clear();
         self.apply();
     }
 
-    /// Writes what has to be. An interrupt that the kernel does not move, or that would have nowhere to go, stays.
+    /// Writes the affinities that differ. An interrupt that the kernel does not move, or that would have
+    /// nowhere to go, stays.
     fn apply(&mut self) -> usize {
         let mut moved = 0;
         for (irq, before) in &self.before {
@@ -87,7 +88,7 @@ impl Irqs {
         moved
     }
 
-    /// Notes what is elsewhere now. Without the note, all that is lost is that a killed daemon's successor can put it back.
+    /// Notes what is elsewhere now. Without the note, only the recovery after a killed daemon is lost.
     fn remember(&self) {
         if self.before.is_empty() {
             let _ = std::fs::remove_file(&self.note);

@@ -1,8 +1,7 @@
-//! The guest side of Tandem: loads the vCPU-aware scheduler (`bpf/guest`) into the kernel, feeds it
-//! with probes of idle vCPUs, reports what it does, and gives the machine back to the kernel's own
-//! scheduler on any doubt.
+//! The guest side of Tandem: loads the vCPU-aware scheduler (`bpf/guest`) into the kernel, feeds it with
+//! probes of idle vCPUs, reports what it does, and returns to the kernel's own scheduler on any doubt.
 //!
-//! Nothing outlives the process: the scheduler is held by a link that the kernel drops when the
+//! Nothing outlives the process: a link holds the scheduler, and the kernel drops the link when the
 //! process ends, however it ends.
 
 mod accounts;

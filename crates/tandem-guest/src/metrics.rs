@@ -1,11 +1,11 @@
-//! The same figures for Prometheus, as OpenMetrics text.
+//! The statistics for Prometheus, as OpenMetrics text.
 
 use crate::stats::GuestStats;
 use serde_json::Value;
 use std::fmt::Write;
 
-/// OpenMetrics text. Counters are those of the statistics, with their descriptions, so that nothing has
-/// to be kept in step by hand.
+/// OpenMetrics text. Counters and their descriptions are those of the statistics, so that nothing has to
+/// be kept in step by hand.
 pub(crate) fn render(stats: &GuestStats) -> String {
     use scx_stats::prelude::*;
     let mut text = String::new();

@@ -15,11 +15,11 @@ pub struct VcpuFacts {
     pub share: f64,
     /// The same over more samples.
     pub steady_share: f64,
-    /// Mean wait of those who woke it, microseconds; none: too few did.
+    /// Mean wait of wake-ups, microseconds; none: there were too few.
     pub woken_wait_us: Option<f64>,
-    /// Mean length of its absences in microseconds.
+    /// Mean preemption interval in microseconds.
     pub inactive_mean_us: f64,
-    /// How many absences there were, by length (`absence_bucket` in `policy/guest/vcap.h`).
+    /// Number of preemption intervals, by length (`absence_bucket` in `policy/guest/vcap.h`).
     pub absences: Vec<u64>,
     /// Their sum in milliseconds.
     pub absent_ms: f64,
@@ -29,9 +29,10 @@ pub struct VcpuFacts {
     pub stolen_ns: u64,
     /// Age of the estimate in milliseconds; none: nothing measured yet.
     pub age_ms: Option<f64>,
-    /// Length of an active period and of an absence in milliseconds, if they are even enough to be foreseen.
+    /// Length of an active period and of a preemption interval in milliseconds, if they are even enough
+    /// for a forecast.
     pub rhythm_ms: Option<(f64, f64)>,
-    /// When it last came back from an absence, by the guest's monotonic clock; 0: never.
+    /// When it was last scheduled in after a preemption, by the guest's monotonic clock; 0: never.
     pub returned_ns: u64,
     /// Why it is left without work: `TANDEM_BAN_*` in `policy/guest/rwc.h`; 0: it is not.
     pub bans: u32,
@@ -62,7 +63,8 @@ pub struct GroupFacts {
 const ABSENCE_MIN_MS: f64 = 0.1;
 
 impl VcpuFacts {
-    /// A percentile of the lengths of absences, 0 to 1, in milliseconds: the middle of its bucket. None: there were none.
+    /// A percentile of the preemption intervals, 0 to 1, in milliseconds: the middle of its bucket.
+    /// None: there were none.
     pub fn absence_percentile_ms(&self, part: f64) -> Option<f64> {
         let all: u64 = self.absences.iter().sum();
         let wanted = ((all as f64 * part).ceil() as u64).max(1);
@@ -77,7 +79,7 @@ impl VcpuFacts {
     }
 }
 
-/// So many waits make a mean.
+/// Number of waits that make a mean.
 const WAITS_KNOWN: u32 = 8;
 
 /// Reads every possible CPU's record.
@@ -133,7 +135,7 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
     })
 }
 
-/// The record's rhythm, judged as the scheduler judges it.
+/// The preemption period of the record, judged as the scheduler judges it.
 fn rhythm(bytes: &[u8]) -> Option<(f64, f64)> {
     let at = std::mem::offset_of!(intf::cpu_state, side.phase);
     let u64_at = |offset: usize| field(bytes, at + offset).map(u64::from_ne_bytes).unwrap_or(0);

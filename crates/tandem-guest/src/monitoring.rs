@@ -1,6 +1,6 @@
-//! What monitoring sees: statistics on the socket and metrics over HTTP, from the start of the daemon to its end. Loads of the
-//! scheduler come and go meanwhile; counters go on where the load before left them, and questions are answered also while none
-//! is loaded.
+//! Monitoring: statistics on the socket and metrics over HTTP, from the start of the daemon to its end.
+//! The scheduler is loaded and unloaded meanwhile. Counters continue from where the previous load left
+//! them, and requests are answered also while nothing is loaded.
 
 use crate::metrics;
 use crate::server::{self, Answer, Ask, Server};
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tandem_daemon::exporter::Exporter;
 
-/// Both ways to ask, and what they are told.
+/// Socket, exporter, and the counters of earlier loads.
 pub(crate) struct Monitoring {
     server: Server,
     exporter: Option<Exporter<GuestStats>>,
@@ -20,7 +20,7 @@ pub(crate) struct Monitoring {
 }
 
 impl Monitoring {
-    /// Begins to answer; `metrics`: where to serve these, too.
+    /// Begins to answer; `metrics`: where to serve metrics, if anywhere.
     ///
     /// # Errors
     /// The address or the socket cannot be used.
@@ -50,17 +50,17 @@ impl Monitoring {
         }
     }
 
-    /// Waits for a question, at most for so long.
+    /// Waits for a request, at most for `timeout`.
     pub(crate) fn question(&self, timeout: Duration) -> Option<Ask> {
         self.server.channels().1.recv_timeout(timeout).ok()
     }
 
-    /// Answers it. The client may have gone; nothing is lost by that.
+    /// Answers it. The client may be gone; nothing is lost by that.
     pub(crate) fn answer(&self, answer: Answer) {
         let _ = self.server.channels().0.send(answer);
     }
 
-    /// Answers until a moment while nothing is loaded.
+    /// Answers requests until `until` while nothing is loaded.
     pub(crate) fn answer_unloaded(&self, until: Instant) {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -69,7 +69,8 @@ impl Monitoring {
                 Some(Ask::Park(_)) => self.answer(Answer::Park(Err(GuestError::SteppedBack))),
                 Some(Ask::Trace(_)) => self.answer(Answer::Trace(Err(GuestError::SteppedBack))),
                 None if left.is_zero() => return,
-                // The server's threads are gone, or the time is over: either way there is nothing to answer before the end.
+                // The server's threads are gone, or the time is over: either way there is nothing to
+                // answer before `until`.
                 None => std::thread::sleep(until.saturating_duration_since(Instant::now())),
             }
         }

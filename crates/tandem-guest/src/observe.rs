@@ -9,33 +9,33 @@ use tandem_probe::neighbours::Neighbours;
 pub struct Probed {
     /// Its number.
     pub cpu: usize,
-    /// Share of a pCPU that it gets when it wants to run, 0 to 1; none: not known, which counts as whole.
+    /// Share of a pCPU that it gets when it wants to run, 0 to 1; none: not known, which counts as a whole pCPU.
     pub share: Option<f64>,
-    /// Mean length of its absences, milliseconds.
+    /// Mean preemption interval, milliseconds.
     pub absence_ms: f64,
 }
 
-/// What would become of a vCPU.
+/// What would be done with a vCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It takes part.
+    /// It takes all tasks.
     InUse,
-    /// Best-effort work only (`--rwc`): it gets about a tenth of what others get.
+    /// SCHED_IDLE tasks only (`--rwc`): it gets about a tenth of what others get.
     Straggler,
-    /// No work (`--rwc`): another one works on the same hardware thread.
+    /// No work (`--rwc`): another vCPU works on the same hardware thread.
     SpareOf(usize),
 }
 
 /// All that would be done.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observation {
-    /// Each vCPU, the mean wait of who wakes it in milliseconds, and what would become of it.
+    /// Each vCPU, the mean wait of its wake-ups in milliseconds, and what would be done with it.
     pub vcpus: Vec<(Probed, f64, Verdict)>,
-    /// Who takes the vCPUs away; none: not looked.
+    /// What preempts the vCPUs; none: not probed.
     pub neighbours: Option<Neighbours>,
-    /// Would places be chosen by cost (some vCPU is contended, or shares a core or hardware thread)?
+    /// Would wake-ups be placed by cost (some vCPU is contended, or shares a core or hardware thread)?
     pub places_by_cost: bool,
-    /// Would CPU-bound tasks be moved to stronger vCPUs?
+    /// Would CPU-bound tasks be migrated to stronger vCPUs?
     pub moves_to_stronger: bool,
 }
 
@@ -66,7 +66,7 @@ pub fn observe(vcpus: &[Probed], stacks: &[Vec<usize>], neighbours: Option<Neigh
             others_sum: sum - u64::from(shares[at]),
             others: u32::try_from(vcpus.len() - 1).unwrap_or(u32::MAX),
             share: shares[at],
-            // It was probed at length; a scheduler would wait for as much.
+            // It was probed at length; a scheduler would wait for as many samples.
             samples: u32::MAX,
             fresh: vcpus[at].share.is_some(),
             banned: false,

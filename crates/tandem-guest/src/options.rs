@@ -2,30 +2,30 @@
 
 use std::time::Duration;
 
-/// Deliberate faults for tests of the way out. They touch only tasks named `tandem-fault`.
+/// Deliberate faults, to test how the scheduler ends. They touch only tasks named `tandem-fault`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fault {
     /// None (the default).
     #[default]
     None,
-    /// Such a task is never run: the kernel's watchdog must end the scheduler.
+    /// Such a task never runs: the kernel's watchdog must eject the scheduler.
     Stall,
     /// The scheduler ends itself with an error when such a task is queued.
     Error,
-    /// None; but the scheduler is loaded as on a kernel that has no `ops.cpu_release()` any more.
+    /// No fault, but the scheduler is loaded as on a kernel that no longer has `ops.cpu_release()`.
     NoRelease,
 }
 
 /// A part of a technique that can be left out (`enum part` in `bpf/guest/intf.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// What is true of all vCPUs, beside what was measured of one.
+    /// Pooling: what all vCPUs have in common, beside what was measured of one.
     Pool,
-    /// How long those waited who woke a vCPU.
+    /// Measured wake-up waits.
     Waits,
-    /// Which vCPUs are off their pCPU at this moment, and since when the others are there.
+    /// Which vCPUs are preempted now, and when the others were scheduled in.
     State,
-    /// Going to a vCPU in order to learn its rhythm.
+    /// Migrating to a vCPU in order to learn its preemption period.
     Learning,
 }
 
@@ -40,12 +40,12 @@ impl Part {
     }
 }
 
-/// How the guest scheduler shall run.
+/// Settings of the guest scheduler.
 #[derive(Debug, Clone)]
 pub struct GuestOptions {
     /// Print a line of statistics at this interval.
     pub stats_interval: Option<Duration>,
-    /// Bytes of the debug dump that the kernel writes when it throws the scheduler out; 0: its default.
+    /// Bytes of the debug dump that the kernel writes when it ejects the scheduler; 0: its default.
     pub exit_dump_len: u32,
     /// Schedule only tasks of class SCHED_EXT.
     pub partial: bool,
@@ -57,26 +57,26 @@ pub struct GuestOptions {
     pub probe_budget_pct: f64,
     /// Probe vCPUs that the kernel was told to isolate (`isolcpus`, `nohz_full`), too.
     pub probe_isolated: bool,
-    /// End turns when they are due, by timers; without them at the next tick.
+    /// End slices when they are due, by timers; without them at the next tick.
     pub slice_timers: bool,
     /// CPU request of a normal task in microseconds, 500 to 100,000.
     pub slice_us: u64,
-    /// A running task leaves a vCPU that the host is about to take, when that is foreseen, for one that is there
-    /// (vSched's ivh).
+    /// Proactive migration (vSched's ivh): where a preemption is predicted, a running task leaves its
+    /// vCPU before it, for a vCPU that runs or will run sooner.
     pub harvest: bool,
-    /// Choose places on wake-up by what each vCPU gets; otherwise as the kernel does.
+    /// Place wake-ups by what each vCPU gets; otherwise as the kernel does.
     pub place_by_cost: bool,
     /// Parts of techniques that are left out, to measure what each is worth.
     pub without: Vec<Part>,
     /// Leave stragglers and spare vCPUs of a stack without work.
     pub ban: bool,
-    /// Use no more vCPUs than the host gives pCPUs.
+    /// vCPU limit: use no more vCPUs than the host gives pCPUs.
     pub crowd: bool,
-    /// Every thread has a vCPU of its own, while they last.
+    /// One vCPU per thread, while they last.
     pub dedicate: bool,
-    /// Tasks that shall answer soon: their names, as the kernel has them, of 1 to 15 bytes; up to 64.
+    /// Names of latency-sensitive tasks, as the kernel has them, of 1 to 15 bytes; up to 64.
     pub latency_names: Vec<String>,
-    /// cgroups whose tasks shall answer soon, below the mount point or from it on; up to 64.
+    /// cgroups whose tasks are latency-sensitive, as paths below the mount point or including it; up to 64.
     pub latency_groups: Vec<std::path::PathBuf>,
     /// Unload the scheduler while it does not help.
     pub gate: bool,

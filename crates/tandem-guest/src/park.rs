@@ -1,9 +1,9 @@
-//! vCPUs out of use and back while the guest runs, without hotplug: for hosts that take pCPUs away for a while and
-//! would rather have the guest know.
+//! Parking: vCPUs are taken out of use and back while the guest runs, without hotplug. This is for hosts
+//! that take pCPUs away for a while and would rather have the guest know.
 //!
-//! The scheduler's ban clears a vCPU within a millisecond of its own time (`bpf/guest/park.bpf.h`); interrupts that
-//! may go elsewhere are sent elsewhere. Tasks that may run nowhere else stay, and are reported. What was parked is
-//! in use again when the scheduler ends, however that happens: the kernel's own knows nothing of it.
+//! The scheduler's ban clears a vCPU within a millisecond of its own time (`bpf/guest/park.bpf.h`). Interrupts that
+//! may go elsewhere are sent elsewhere. Tasks that may run nowhere else stay, and are reported. Parking ends with
+//! the scheduler, however it ends: the kernel's own scheduler knows nothing of it.
 
 use crate::bpf::{intf, GuestSkel};
 use crate::irqs::Irqs;
@@ -16,21 +16,21 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tandem_daemon::cpulist::parse_cpu_list;
 
-/// Tasks that are still there after this time have to stay.
+/// Tasks that are still queued there after this time have to stay.
 const DRAIN: Duration = Duration::from_millis(50);
 const POLL: Duration = Duration::from_micros(100);
 
-/// Which vCPUs, and what about them.
+/// Which vCPUs to park or unpark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParkOrder {
     /// Their numbers in the guest.
     pub cpus: Vec<usize>,
-    /// Out of use, or back?
+    /// Park them, or unpark?
     pub park: bool,
 }
 
 impl ParkOrder {
-    /// Reads a request as it came in: `cpus` is a list such as `2-3,7`, `do` is `park` or `unpark`.
+    /// Parses a request: `cpus` is a list such as `2-3,7`, `do` is `park` or `unpark`.
     ///
     /// # Errors
     /// What is missing or wrong.
@@ -55,18 +55,18 @@ impl ParkOrder {
 pub struct ParkedVcpu {
     /// Its number.
     pub cpu: usize,
-    /// Is it out of use now?
+    /// Is it parked now?
     pub parked: bool,
     /// Tasks that stayed because they may run nowhere else.
     pub left: u32,
-    /// How long it took until it was so, in milliseconds.
+    /// How long that took, in milliseconds.
     pub took_ms: f64,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ParkReport {
-    /// Each of the vCPUs asked for.
+    /// Each of the vCPUs in the request.
     pub vcpus: Vec<ParkedVcpu>,
     /// Interrupts that were sent elsewhere, or back.
     pub irqs_moved: usize,
@@ -86,10 +86,10 @@ impl std::fmt::Display for ParkReport {
     }
 }
 
-/// Asks a running scheduler.
+/// Sends an order to a running scheduler.
 ///
 /// # Errors
-/// If none runs, or what it objects to.
+/// No scheduler runs, or it refuses.
 pub fn request(order: &ParkOrder) -> Result<ParkReport, GuestError> {
     server::ask(ASK_PARK, &order.to_args())
 }
@@ -101,7 +101,7 @@ pub(crate) struct Parking {
 }
 
 impl Parking {
-    /// Does what is asked, for all vCPUs or for none.
+    /// Carries out an order, for all of its vCPUs or for none.
     pub(crate) fn order(
         &mut self,
         skel: &GuestSkel<'_>,
@@ -119,19 +119,19 @@ impl Parking {
     }
 }
 
-/// What is seen of a vCPU.
+/// Observed state of a vCPU.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     /// Tasks that wait or run there.
     left: u32,
     /// How long after it was parked it was empty; 0: not yet.
     emptied_ns: u64,
-    /// Who had parked it before it was asked, `TANDEM_PARKED_BY_*`.
+    /// What had parked it before the query, `TANDEM_PARKED_BY_*`.
     was: u32,
 }
 
-/// Does what is asked, by asking the scheduler, or nothing: after an error those vCPUs are as they were before. All are
-/// parked before any is waited for: tasks that leave one shall not go to the next.
+/// Carries out an order through the scheduler, completely or not at all: after an error the vCPUs are as they were
+/// before. All are parked before any is waited for: tasks that leave one vCPU must not go to the next.
 fn change(
     order: &ParkOrder,
     mut ask: impl FnMut(usize, intf::park_what) -> Result<Seen, GuestError>,
@@ -150,7 +150,7 @@ fn change(
         let mut vcpus = Vec::new();
         for &cpu in &order.cpus {
             let seen = if order.park { drained(cpu, began, &mut ask)? } else { Seen::default() };
-            // When the last task left is what counts, not when this thread got to see it.
+            // The time at which the last task left counts, not the time at which this thread saw it.
             let took_ms = match seen.emptied_ns {
                 0 => began.elapsed().as_secs_f64() * 1e3,
                 ns => ns as f64 / 1e6,
@@ -168,7 +168,7 @@ fn change(
     result
 }
 
-/// Waits until nobody is left, or only those who have to stay.
+/// Waits until the vCPU is empty, or has only tasks that have to stay.
 fn drained(
     cpu: usize,
     began: Instant,
@@ -183,13 +183,13 @@ fn drained(
     }
 }
 
-/// Takes a vCPU out of use because there are more of them than pCPUs, or back. Nobody waits until it is empty.
+/// Parks or unparks a vCPU for the vCPU limit. Does not wait until it is empty.
 pub(crate) fn crowd(skel: &GuestSkel<'_>, cpu: usize, park: bool) -> Result<(), GuestError> {
     let what = if park { intf::park_what_PARK_TAKE } else { intf::park_what_PARK_GIVE_BACK };
     ask(skel, cpu, what, intf::TANDEM_PARKED_BY_CROWD).map(|_| ())
 }
 
-/// Asks the scheduler. `by`: `TANDEM_PARKED_BY_*`.
+/// Queries the scheduler. `by`: `TANDEM_PARKED_BY_*`.
 fn ask(skel: &GuestSkel<'_>, cpu: usize, what: intf::park_what, by: u32) -> Result<Seen, GuestError> {
     let u32_at = |bytes: &[u8], at| field(bytes, at).map_or(0, u32::from_ne_bytes);
     let u64_at = |bytes: &[u8], at| field(bytes, at).map_or(0, u64::from_ne_bytes);

@@ -1,9 +1,9 @@
 //! Keeps estimates of idle vCPUs fresh.
 //!
-//! Steal is visible only while a vCPU wants to run. One best-effort thread per vCPU therefore makes
-//! it busy for a moment when nothing else did: the scheduler measures as it does for any task. A
-//! vCPU that works is never probed; one whose estimate does not change is probed less and less, and all
-//! together take no more than their budget. The work that it does is timed: that tells how fast its core is (`speed`).
+//! Steal is visible only while a vCPU wants to run. One SCHED_IDLE thread per vCPU therefore keeps it busy for a
+//! moment when nothing else did: the scheduler measures as it does for any task. A busy vCPU is never probed. A vCPU
+//! whose estimate does not change is probed less and less often, and all probes together take no more than their
+//! budget. The work of a probe is timed, which gives the speed of the core (`speed`).
 
 use crate::bpf::intf;
 use crate::model::VcpuFacts;
@@ -18,17 +18,17 @@ use tandem_daemon::budget::Budget;
 use tandem_daemon::DaemonError;
 use tandem_probe::core::{Core, Here};
 
-/// Longest time that a probe keeps its vCPU busy, whatever its absences.
+/// Longest time that a probe keeps its vCPU busy, whatever the preemption intervals.
 const PROBE_MAX: Duration = Duration::from_millis(100);
-/// Shortest and longest time between two probes of a vCPU. Undisturbed, 14 ms in 1.4 s are 1 %; on a
-/// vCPU that is absent for most of the time a probe is longer, but runs only while it is not.
+/// Shortest and longest time between two probes of a vCPU. Uncontended, 14 ms in 1.4 s are 1 %. On a vCPU that is
+/// preempted for most of the time a probe is longer, but takes CPU time only while the vCPU runs.
 const INTERVAL_MIN: Duration = Duration::from_millis(1400);
 const INTERVAL_MAX: Duration = Duration::from_millis(2600);
-/// Longest time while no vCPU misses anything: who is contended next is found by the first task that runs there.
+/// Longest time while no vCPU loses time: the first task that runs on a vCPU finds out that it is contended.
 const INTERVAL_QUIET: Duration = Duration::from_secs(20);
-/// A vCPU with such a share misses nothing.
+/// A vCPU with such a share loses no time.
 const QUIET_SHARE: f64 = 0.97;
-/// A share that moved by more than this is news.
+/// A share that moved by more than this has changed.
 const NEWS: f64 = 0.1;
 
 /// Blocks of a probe that are timed.
@@ -54,11 +54,11 @@ pub(crate) struct Prober {
     isolated: Vec<usize>,
 }
 
-/// What a probe has found of a core: the vCPU, and how long a block of work took that nothing interrupted, ns.
+/// The result of a probe: the vCPU, and how long an uninterrupted block of work took, ns.
 type Block = (usize, f64);
 
 impl Prober {
-    /// Begins with no thread at all: each online vCPU but the `isolated` ones gets one with the first step.
+    /// Begins without threads: the first step starts one for each online vCPU but the `isolated` ones.
     pub(crate) fn new(nr_cpus: usize, isolated: Vec<usize>, budget: Arc<Budget>) -> Self {
         let (found, blocks) = channel();
         Self {
@@ -72,7 +72,8 @@ impl Prober {
         }
     }
 
-    /// A vCPU that came gets its thread, and one that went loses it: the kernel would let that run anywhere.
+    /// A vCPU that comes online gets a thread. One that goes offline loses it: the kernel would let the
+    /// thread run anywhere.
     fn follow_hotplug(&mut self, facts: &[VcpuFacts]) {
         for (cpu, (fact, slot)) in facts.iter().zip(self.probes.iter_mut()).enumerate() {
             if !fact.online {
@@ -86,8 +87,8 @@ impl Prober {
         }
     }
 
-    /// Orders a probe of every vCPU whose estimate is due, those first that have waited longest, as far as the
-    /// budget goes.
+    /// Orders a probe of every vCPU whose estimate is due, those that have waited longest first, as far
+    /// as the budget goes.
     pub(crate) fn step(&mut self, facts: &[VcpuFacts], now: Instant) {
         self.follow_hotplug(facts);
         let quiet = facts.iter().filter(|fact| fact.online).all(|fact| fact.share > QUIET_SHARE);
@@ -115,7 +116,7 @@ impl Prober {
         }
     }
 
-    /// What is new of the speeds of cores: vCPUs and parts of the fastest.
+    /// Changed speeds of cores: vCPUs and speeds relative to the fastest.
     pub(crate) fn news_of_speeds(&mut self) -> Vec<(usize, f64)> {
         let now = Instant::now();
         while let Ok((cpu, block_ns)) = self.blocks.try_recv() {
@@ -161,19 +162,19 @@ impl Drop for Prober {
     }
 }
 
-/// Parked ones and spares of a stack stay empty, also of probes. A straggler is probed: it may recover.
+/// Parked vCPUs and spares of a stack are not probed either. A straggler is probed: it may recover.
 fn is_left_alone(fact: &VcpuFacts) -> bool {
     fact.bans & (intf::TANDEM_BAN_EMPTY | intf::TANDEM_BAN_STACKED) != 0
 }
 
-/// A little more than one window of measurement (`vcap_window_ns` in `policy/guest/vcap.h`).
+/// A little more than one measurement window (`vcap_window_ns` in `policy/guest/vcap.h`).
 fn probe_length(fact: &VcpuFacts) -> Duration {
     let window_ns = intf::TANDEM_WINDOW_NS as u64 + (2e3 * fact.inactive_mean_us) as u64;
     Duration::from_nanos(window_ns + 2_000_000).min(PROBE_MAX)
 }
 
-/// Keeps a core busy for so long, or until told to stop. Returns how long a block took that nothing interrupted, ns: the
-/// lower quartile, for interrupts and absences only add. None: there were too few.
+/// Keeps a core busy for `length`, or until told to stop. Returns how long an uninterrupted block took,
+/// ns: the lower quartile, because interrupts and preemptions only add. None: there were too few blocks.
 fn work(core: &mut impl Core, length: Duration, stop: impl Fn() -> bool) -> Option<f64> {
     let mut blocks = Vec::with_capacity(BLOCKS);
     let mut last = core.now_ns();
@@ -204,7 +205,7 @@ fn start_probe(cpu: usize, stop: &Arc<AtomicBool>, found: &Sender<Block>) -> Res
             let mut core = Here::without_accounts(cpu, Instant::now());
             while let Ok(length) = inbox.recv() {
                 let blocks = work(&mut core, length, || stop.load(Ordering::Relaxed));
-                // Whoever asked may be gone.
+                // The receiver may be gone.
                 let _ = blocks.map(|block_ns| found.send((cpu, block_ns)));
             }
         })

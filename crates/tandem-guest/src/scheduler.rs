@@ -1,4 +1,4 @@
-//! Life cycle: check, load, run, report, give back.
+//! Life cycle: check, load, run, report, unload.
 
 use crate::accounts::Accounts;
 use crate::bpf::{intf, GuestSkel, GuestSkelBuilder};
@@ -28,16 +28,17 @@ use tandem_daemon::cpulist::{isolated_cpus, kernel_cpu_list};
 use tandem_daemon::preflight;
 use tandem_daemon::standstill::{Pulse, Returns};
 
-/// How often the daemon looks at estimates and at the scheduler's state; sooner while a trial lasts (`crate::crowd`).
+/// How often the daemon samples the estimates and the scheduler's state; sooner during a trial of the
+/// vCPU limit (`crate::crowd`).
 const STEP: Duration = Duration::from_millis(400);
 
-/// How often it is looked whether to end, while nothing is loaded.
+/// How often it checks whether to end, while nothing is loaded.
 const STAND_BY_STEP: Duration = Duration::from_millis(200);
 
-/// Where the topology is remembered.
+/// Where the topology is saved.
 const TOPOLOGY_FILE: &str = "/run/tandem/topology.json";
 
-/// With -vv the verifier says how much it had to do for each program.
+/// With -vv the verifier reports its effort for each program.
 const VERIFIER_STATISTICS: u32 = 4;
 
 /// How a run ended.
@@ -47,19 +48,19 @@ enum Outcome {
     Stopped,
     /// The set of CPUs changed in a way that needs a new load.
     Restart,
-    /// It does not help at the moment.
+    /// The scheduler does not help at the moment.
     SteppedBack,
-    /// The machine stood still for so long, and the kernel threw the scheduler out when it went on.
+    /// The machine stood still for this long, and the kernel ejected the scheduler when it went on.
     StoodStill(Duration),
 }
 
-/// A machine whose CPUs come and go without end must not keep us reloading: so many times in a row, each within a minute
-/// of the one before.
+/// CPUs that come and go without end must not make the daemon reload for ever: this many times in a row,
+/// each within a minute of the one before.
 const MOST_RESTARTS: u32 = 16;
 const CALM: Duration = Duration::from_secs(60);
 
-/// Loads the scheduler and runs until asked to stop, or until the kernel throws it out; loads it anew when the set of
-/// CPUs has changed, and unloads it while it does not help if that is wanted.
+/// Loads the scheduler and runs until asked to stop, or until the kernel ejects it. Loads it again when
+/// the set of CPUs has changed, and, if that is wanted, unloads it while it does not help.
 ///
 /// # Errors
 /// An obstacle found before loading, a refusal by the kernel, or the reason of an ejection.
@@ -105,7 +106,7 @@ pub fn serve(options: &GuestOptions) -> Result<(), GuestError> {
     }
 }
 
-/// Can it be loaded here?
+/// Can the scheduler be loaded here?
 fn check(options: &GuestOptions) -> Result<(), GuestError> {
     let paths = preflight::SystemPaths::default();
     preflight::check(&paths, sys::is_root(), preflight::CgroupSupport::of_kernel, options.ignore_cgroups)?;
@@ -129,7 +130,7 @@ fn stand_by(gate: &mut Gate, monitoring: &Monitoring) {
     gate.forget();
 }
 
-/// Loads the scheduler and runs until asked to stop or until the kernel throws it out.
+/// Loads the scheduler and runs until asked to stop or until the kernel ejects it.
 ///
 /// # Errors
 /// An obstacle found before loading, a refusal by the kernel, or the reason of an ejection.
@@ -177,7 +178,7 @@ struct Running<'a> {
     crowd: Option<Crowd>,
     trace_until: Option<Instant>,
     pulse: Pulse,
-    /// For how long a task may wait until the kernel's watchdog throws the scheduler out.
+    /// For how long a task may wait until the kernel's watchdog ejects the scheduler.
     patience: Duration,
 }
 
@@ -198,7 +199,7 @@ impl<'a> Running<'a> {
             topology = Some(TopologyKeeper::start(nr_cpus, isolated, TOPOLOGY_FILE.into(), budget)?);
         }
         let source = StealSource::of(&skel);
-        // How many vCPUs are worth using is found by an exact account of steal.
+        // The vCPU limit needs an exact account of steal.
         let crowd = (options.crowd && !options.dedicate && source.is_exact()).then(|| Crowd::new(domains));
         log::info!(
             "tandem guest scheduler loaded on {} of {nr_cpus} possible CPUs, steal from {}",
@@ -243,7 +244,7 @@ impl<'a> Running<'a> {
         uei_exited!(&self.skel, uei)
     }
 
-    /// Was it the watchdog that ended it?
+    /// Did the watchdog eject it?
     fn stalled(&self) -> bool {
         let stall = ScxExitKind::ErrorStall as i32;
         self.skel.maps.data_data.as_ref().is_some_and(|data| data.uei.kind == stall)
@@ -258,7 +259,7 @@ impl<'a> Running<'a> {
         let mut reported = GuestStats::default();
         let mut next_report = options.stats_interval.map(|interval| Instant::now() + interval);
         let mut next_step = Instant::now();
-        // What loading itself takes is in no window.
+        // The time of loading itself is in no window.
         let mut next_window = Instant::now() + gate::WINDOW;
         while !sys::termination_requested() && !self.exited() {
             self.pulse.beat(Instant::now());
@@ -278,7 +279,7 @@ impl<'a> Running<'a> {
             }
             let now = Instant::now();
             next_step = now + STEP;
-            // Whoever asked for a trace may be gone.
+            // The client that asked for a trace may be gone.
             if self.trace_until.is_some_and(|end| now >= end) {
                 self.trace(Duration::ZERO);
             }
@@ -294,7 +295,7 @@ impl<'a> Running<'a> {
                 if let Some(accounts) = Accounts::read() {
                     gate.window(accounts);
                 }
-                // The last window of a trial is one with the scheduler: it has seen the vCPUs.
+                // The last window of a trial is one with the scheduler, which has measured the vCPUs.
                 if gate.trial_ended() {
                     let neighbours = beside::neighbours(&self.facts()?);
                     let pays = if gate.steps_back() { "" } else { what_pays(neighbours) };
@@ -331,8 +332,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// What the operator takes out of use, or puts back, comes first: how many of the others are worth using is found
-    /// out anew.
+    /// Orders of the operator come first: the vCPU limit begins anew.
     fn park(&mut self, order: &ParkOrder) -> Result<ParkReport, GuestError> {
         if let Some(crowd) = &mut self.crowd {
             crowd.start_again(&self.skel)?;
@@ -340,7 +340,7 @@ impl<'a> Running<'a> {
         self.parking.order(&self.skel, order)
     }
 
-    /// Lets the scheduler record what it does until a time. Returns how many records were lost since the last order.
+    /// Lets the scheduler record what it does for `length`. Returns how many records were lost since the last order.
     fn trace(&mut self, length: Duration) -> u64 {
         self.trace_until = (!length.is_zero()).then(|| Instant::now() + length);
         let Some(bss) = self.skel.maps.bss_data.as_mut() else { return 0 };
@@ -359,21 +359,21 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Whom steal comes from.
+/// Where steal comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StealSource {
     /// The page that KVM writes.
     Page,
     /// The kernel's own accounting.
     Kernel,
-    /// Nobody tells; the kernel does not use the page that is offered.
+    /// Nothing reports it; the kernel does not use the page that is offered.
     PageUnused,
-    /// Nobody tells.
+    /// Nothing reports it; it is estimated from late ticks.
     Ticks,
 }
 
 impl StealSource {
-    /// As the scheduler has found it when it was loaded.
+    /// As the scheduler found it when it was loaded.
     fn of(skel: &GuestSkel<'_>) -> Self {
         let (unused, untold) = skel
             .maps
@@ -388,7 +388,7 @@ impl StealSource {
         }
     }
 
-    /// Does somebody tell it?
+    /// Is it reported?
     fn is_exact(self) -> bool {
         matches!(self, Self::Page | Self::Kernel)
     }
@@ -446,9 +446,10 @@ fn load<'a>(
     open.maps.harvest_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
     let ops = open.struct_ops.tandem_guest_mut();
     ops.exit_dump_len = options.exit_dump_len;
-    // Wake-ups of tasks on idle CPUs are finished there, not by whoever wakes (older kernels have no such flag: 0).
-    // Not where the host may have taken the idle vCPU: until it is back, nobody could take the task over. Nor across
-    // caches, where the kernel would leave those on busy CPUs to be finished there as well, by interrupting them.
+    // Wake-ups on idle CPUs are completed there, not by the waking CPU (older kernels have no such flag:
+    // 0). Not where the host may have preempted the idle vCPU: until it is scheduled in no vCPU could
+    // pull the task. Nor across caches, where the kernel would leave wake-ups on busy CPUs to be
+    // completed there as well, by interrupting them.
     if !reports_steal && domains.caches() == 1 {
         ops.flags |= *scx_utils::compat::SCX_OPS_ALLOW_QUEUED_WAKEUP;
     }

@@ -1,5 +1,6 @@
-//! What a running scheduler answers over the scx_stats socket: statistics (target `top`, as every scx scheduler has
-//! it) and requests to take vCPUs out of use (target `park`).
+//! What a running scheduler answers over the scx_stats socket: statistics (target `top`, as every scx
+//! scheduler has it), requests to take vCPUs out of use (target `park`), and requests to record
+//! decisions (target `trace`).
 
 use crate::park::{ParkOrder, ParkReport};
 use crate::stats::{GuestStats, Moment, VcpuStats};
@@ -8,31 +9,31 @@ use scx_stats::prelude::*;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// What a client wants to know or to have done.
+/// A request of a client.
 pub(crate) enum Ask {
     /// Statistics since the scheduler was loaded.
     Stats,
-    /// vCPUs out of use, or back.
+    /// Park vCPUs, or unpark them.
     Park(ParkOrder),
-    /// Record decisions for so long; zero: no longer.
+    /// Record decisions for this long; zero: stop.
     Trace(Duration),
 }
 
-/// What it is told.
+/// The answer to a request.
 pub(crate) enum Answer {
     Stats(Box<GuestStats>),
     Park(Result<ParkReport, GuestError>),
-    /// Records since the last order that found no room.
+    /// Records lost since the last order.
     Trace(Result<u64, GuestError>),
 }
 
 /// A client waits for this long.
 const CLIENT_TIMEOUT_MS: u64 = 10_000;
 
-/// Asks a running scheduler.
+/// Sends a request to a running scheduler.
 ///
 /// # Errors
-/// None runs, or it objects.
+/// No scheduler runs, or it refuses.
 pub(crate) fn ask<T: for<'a> Deserialize<'a>>(
     target: &str,
     args: &[(&str, String)],
@@ -47,7 +48,7 @@ pub(crate) fn ask<T: for<'a> Deserialize<'a>>(
 /// Names of the requests besides `top`.
 pub(crate) const ASK_PARK: &str = "park";
 pub(crate) const ASK_TRACE: &str = "trace";
-/// Nobody records for longer.
+/// Longest recording.
 const LONGEST_TRACE_MS: u64 = 3_600_000;
 
 /// The socket's server, running in threads of its own.

@@ -1,40 +1,41 @@
-//! How fast the cores are under the vCPUs (vSched, section 3.1, vcap): from how long a block of work takes that nothing
-//! interrupted, in the probes of idle vCPUs.
+//! How fast the cores under the vCPUs are (vSched, section 3.1, vcap): from the time that an
+//! uninterrupted block of work takes in the probes of idle vCPUs.
 //!
-//! Clocks and hardware threads that are busy make single probes slower. Of each vCPU the fastest of some counts, and only
-//! cores that are clearly of different kinds are told apart. One whose other hardware thread was busy in each of them looks
-//! slower than it is.
+//! Clock frequency and busy SMT siblings make single probes slower. Of each vCPU the fastest of some
+//! probes counts, and cores are told apart only if they are clearly of different kinds. A core whose
+//! other hardware thread was busy in each of the probes looks slower than it is.
 
 use crate::bpf::{intf, GuestSkel};
 use crate::GuestError;
 use libbpf_rs::ProgramInput;
 use std::time::{Duration, Instant};
 
-/// Probes of a vCPU that count.
+/// Number of probes of a vCPU that count.
 const PROBES: usize = 5;
-/// The slowest core must be slower than the fastest by this to be told apart, and by this to remain so.
+/// The slowest core must be slower than the fastest by this factor for them to be told apart, and by
+/// this to remain so.
 const UNLIKE: f64 = 1.25;
 const STILL_UNLIKE: f64 = 1.15;
-/// A speed that was told must move by this to be told anew.
+/// A reported speed must change by this to be reported again.
 const MOVED: f64 = 0.08;
-/// What was not probed for so long is not known: the VM may be on another host, the vCPU offline. Idle vCPUs are probed
-/// every 20 s at least.
+/// The speed of a vCPU that was not probed for this long is unknown: the VM may be on another host, the
+/// vCPU offline. Idle vCPUs are probed every 20 s at least.
 const AGE: Duration = Duration::from_secs(60);
 
-/// What the probes have found.
+/// Results of the probes.
 #[derive(Debug, Default)]
 pub(crate) struct Speeds {
-    /// Of each vCPU the last lengths of a block, ns; the oldest first.
+    /// The last lengths of a block on each vCPU, ns; the oldest first.
     blocks_ns: Vec<Vec<f64>>,
-    /// When each was probed last.
+    /// When each was last probed.
     probed_at: Vec<Option<Instant>>,
-    /// What the scheduler was told, part of the fastest.
+    /// What was reported to the scheduler, relative to the fastest.
     told: Vec<f64>,
     unlike: bool,
 }
 
 impl Speeds {
-    /// For so many possible CPUs.
+    /// For `nr_cpus` possible CPUs.
     pub(crate) fn new(nr_cpus: usize) -> Self {
         Self {
             blocks_ns: vec![Vec::new(); nr_cpus],
@@ -44,7 +45,7 @@ impl Speeds {
         }
     }
 
-    /// A probe of this vCPU has found this length of a block, ns.
+    /// A probe of this vCPU has measured this length of a block, ns.
     pub(crate) fn probed(&mut self, cpu: usize, block_ns: f64, at: Instant) {
         let Some(blocks) = self.blocks_ns.get_mut(cpu).filter(|_| block_ns.is_finite() && block_ns > 0.0)
         else {
@@ -57,8 +58,8 @@ impl Speeds {
         self.probed_at[cpu] = Some(at);
     }
 
-    /// What the scheduler is to be told now: vCPUs and their speeds, part of the fastest. To be asked for also where nothing
-    /// was probed, for what is too old is taken back.
+    /// Changes to report to the scheduler: vCPUs and their speeds, relative to the fastest. To be called
+    /// also where nothing was probed, because old speeds expire.
     pub(crate) fn news(&mut self, at: Instant) -> Vec<(usize, f64)> {
         let now = self.at(at);
         let moved = |(cpu, (now, told)): (usize, (&f64, &f64))| {
@@ -77,7 +78,7 @@ impl Speeds {
         self.unlike
     }
 
-    /// As far as is known then; those that are not known are as fast as the fastest.
+    /// Speeds as known at that time; vCPUs of unknown speed are as fast as the fastest.
     fn at(&mut self, at: Instant) -> Vec<f64> {
         for (blocks, probed_at) in self.blocks_ns.iter_mut().zip(&self.probed_at) {
             if probed_at.is_some_and(|probed_at| at.saturating_duration_since(probed_at) > AGE) {
@@ -94,12 +95,12 @@ impl Speeds {
     }
 }
 
-/// None: too few.
+/// The shortest block. None: too few probes.
 fn shortest(blocks: &[f64]) -> Option<f64> {
     blocks.iter().copied().min_by(f64::total_cmp).filter(|_| blocks.len() == PROBES)
 }
 
-/// Tells the scheduler.
+/// Reports speeds to the scheduler.
 pub(crate) fn install(skel: &GuestSkel<'_>, speeds: &[(usize, f64)], unlike: bool) -> Result<(), GuestError> {
     for &(cpu, speed) in speeds {
         let mut order = vec![0u8; std::mem::size_of::<intf::speed_order>()];
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Probes a vCPU and returns the news.
+    /// Probes a vCPU and returns the changes.
     fn probe(speeds: &mut Speeds, cpu: usize, block_ns: f64, at: Instant) -> Vec<(usize, f64)> {
         speeds.probed(cpu, block_ns, at);
         speeds.news(at)
@@ -194,7 +195,8 @@ mod tests {
         let later = start + AGE + Duration::from_secs(1);
         assert_eq!(speeds.news(later), [(1, 1.0)]);
         assert!(!speeds.unlike());
-        // That is half as fast; the first vCPU is still busy.
+        // The second vCPU is half as fast there; the first one is still busy, so there is nothing to
+        // compare it with.
         for _ in 0..PROBES {
             probe(&mut speeds, 1, 20_000.0, later);
         }

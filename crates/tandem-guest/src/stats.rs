@@ -23,10 +23,10 @@ pub struct VcpuStats {
     /// Share of a pCPU.
     #[stat(desc = "share of a pCPU that the vCPU gets when it has work, 0 to 1")]
     pub share: f64,
-    /// Mean absence in microseconds.
+    /// Mean preemption interval in microseconds.
     #[stat(desc = "mean length of an absence (us)")]
     pub inactive_mean_us: f64,
-    /// Absences.
+    /// Preemption intervals.
     #[stat(desc = "absences seen while the vCPU had work")]
     pub absences: u64,
     /// Their sum in milliseconds.
@@ -38,10 +38,10 @@ pub struct VcpuStats {
     /// Age of the estimate in milliseconds, -1: none yet.
     #[stat(desc = "age of the estimate (ms), -1 if there is none")]
     pub age_ms: f64,
-    /// Length of an active period in milliseconds, 0: it has no rhythm.
+    /// Length of an active period in milliseconds, 0: preemption is not periodic.
     #[stat(desc = "foreseen length of an active period (ms), 0 if absences are irregular")]
     pub rhythm_on_ms: f64,
-    /// Length of an absence in milliseconds, 0: it has no rhythm.
+    /// Length of a preemption interval in milliseconds, 0: preemption is not periodic.
     #[stat(desc = "foreseen length of an absence (ms), 0 if absences are irregular")]
     pub rhythm_off_ms: f64,
     /// Why it is left without work.
@@ -63,7 +63,7 @@ pub struct VcpuStats {
     pub hog_weight: f64,
 }
 
-/// What there is at one moment.
+/// State at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Stats)]
 #[stat(desc = "runnable tasks and groups", _om_prefix = "now_")]
 pub struct Moment {
@@ -105,7 +105,7 @@ impl VcpuStats {
         }
     }
 
-    /// What else is to be said of it.
+    /// Preemption period and bans, in words.
     fn notes(&self) -> String {
         let mut notes = String::new();
         if self.rhythm_on_ms > 0.0 {
@@ -119,7 +119,7 @@ impl VcpuStats {
         notes
     }
 
-    /// Mean length of the absences, milliseconds; 0: there were none.
+    /// Mean preemption interval, milliseconds; 0: there were none.
     pub fn absence_mean_ms(&self) -> f64 {
         if self.absences == 0 {
             0.0
@@ -168,14 +168,14 @@ impl GuestStats {
         Self::new(std::array::from_fn(sum), now, vcpus)
     }
 
-    /// With the counters of loads before this one.
+    /// With the counters of earlier loads.
     pub fn after(&self, earlier: &Self) -> Self {
         let (counters, before) = (self.counters(), earlier.counters());
         let sums = std::array::from_fn(|id| counters[id] + before[id]);
         Self::new(sums, self.now.clone(), self.vcpus.clone())
     }
 
-    /// What happened since `earlier`. The vCPUs are as they are now, but for their absences.
+    /// What happened since `earlier`. The vCPUs are as they are now, except for their preemption intervals.
     pub fn since(&self, earlier: &Self) -> Self {
         let (counters, before) = (self.counters(), earlier.counters());
         let vcpus = self.vcpus.iter().map(|(cpu, v)| (*cpu, v.since(earlier.vcpus.get(cpu))));
@@ -188,7 +188,7 @@ impl GuestStats {
     /// # Errors
     /// Those of the writer.
     pub fn format<W: Write>(&self, out: &mut W) -> std::io::Result<()> {
-        // A line of the report has so many counters.
+        // Twelve counters per line.
         for (line, part) in COUNTERS.chunks(12).zip(self.counters().chunks(12)) {
             let words: Vec<String> = line
                 .iter()
@@ -240,7 +240,7 @@ pub(crate) fn in_words(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// Prints the statistics of a running scheduler at an interval until `stop` says so.
+/// Prints the statistics of a running scheduler at an interval until `stop` returns true.
 ///
 /// # Errors
 /// If no scheduler serves statistics.
@@ -255,7 +255,7 @@ pub fn monitor(interval: Duration, stop: impl Fn() -> bool) -> Result<(), crate:
 mod tests {
     use super::*;
 
-    /// The list of the BPF side is read line by line; a line that is not understood would shift all that follow.
+    /// The list of the BPF side is parsed line by line; a line that cannot be parsed would shift all that follow.
     #[test]
     fn every_counter_has_its_name() {
         assert_eq!(COUNTERS.len(), intf::counter_NR_COUNTERS as usize);

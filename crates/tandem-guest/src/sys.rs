@@ -1,15 +1,15 @@
-//! What the guest side asks of its threads and of its hypervisor.
+//! What the guest side needs from threads and from its hypervisor.
 
 pub(crate) use tandem_daemon::sys::{is_root, monotonic_ns, termination_requested};
 
-/// Pin the calling thread to one CPU and make it best effort (SCHED_IDLE).
+/// Pins the calling thread to one CPU and makes it SCHED_IDLE.
 pub(crate) fn become_prober_on(cpu: usize) -> std::io::Result<()> {
     tandem_probe::sys::pin_to(cpu)?;
     tandem_probe::sys::set_policy(tandem_probe::sys::Policy::BestEffort)
 }
 
-/// Is there a hypervisor that may take CPUs away without a word? On bare metal and in an emulator a late tick means something
-/// else.
+/// Is there a hypervisor that may preempt vCPUs without reporting it? On bare metal and in an emulator a
+/// late tick means something else.
 pub(crate) fn may_be_stolen_from() -> bool {
     tandem_probe::hypervisor::Hypervisor::detect().is_some_and(|hypervisor| !hypervisor.emulates())
 }

@@ -1,10 +1,10 @@
-//! Keeps the scheduler's idea of the topology true: probes, confirms, remembers, forgets.
+//! Keeps the scheduler's topology up to date: probes it, validates it, saves it, and discards it when it is too old.
 //!
-//! A topology that a probe has found is confirmed by a few questions now and then (vSched, section 3.3,
-//! "validation"), less and less often while it holds, and soon where a vCPU's share has changed much
-//! ([`crate::doubt`], which says when). It survives the daemon in a file. What could not be confirmed for too long is given
-//! up in favour of what the kernel says. A probe keeps all vCPUs busy for a moment, so it is begun only when the daemon's
-//! budget has something left.
+//! A topology that a probe has found is validated by a few measurements now and then (vSched, section
+//! 3.3, "validation"), less and less often while it holds, and soon where a vCPU's share has changed
+//! much ([`crate::doubt`], which says when). It is saved in a file for the next daemon. A topology that
+//! could not be confirmed for too long is replaced by what the kernel says. A probe keeps all vCPUs busy
+//! for a moment, so it begins only when the daemon's budget has something left.
 
 use crate::bpf::intf;
 use crate::domains::Domains;
@@ -27,11 +27,11 @@ use tandem_probe::vtop::{full, validate, Verdict};
 /// Longest full probe, and longest validation.
 const FULL: Duration = Duration::from_millis(1000);
 const VALIDATION: Duration = Duration::from_millis(150);
-/// For so long a topology is believed without being confirmed.
+/// A topology is used for this long without being confirmed.
 const MAX_AGE: Duration = Duration::from_secs(900);
-/// What a probe is expected to keep each CPU busy for.
+/// For how long a probe is expected to keep each CPU busy.
 const EXPECTED: Duration = Duration::from_millis(5);
-/// How often the thread looks whether there is something left in the budget.
+/// How often the thread checks whether there is something left in the budget.
 const STEP: Duration = Duration::from_millis(500);
 
 /// The thread that keeps the topology.
@@ -50,7 +50,7 @@ pub(crate) struct TopologyKeeper {
 type Avoided = Arc<Mutex<Vec<usize>>>;
 
 impl TopologyKeeper {
-    /// Starts probing, of all vCPUs but the `isolated` ones. `file`: where the topology is remembered.
+    /// Starts probing all vCPUs but the `isolated` ones. `file`: where the topology is saved.
     pub(crate) fn start(
         nr_cpus: usize,
         isolated: Vec<usize>,
@@ -82,8 +82,8 @@ impl TopologyKeeper {
         Ok(Self { stop, thread: Some(thread), news, turns, shares, doubt, isolated, avoided })
     }
 
-    /// What the vCPUs get now. Where that has changed much, the topology is confirmed soon. Those that were taken out of
-    /// use are left alone: the host may have given their pCPUs to somebody else.
+    /// Takes the current shares of the vCPUs. Where one has changed much, the topology is validated
+    /// soon. vCPUs that are out of use are not probed: the host may have given their pCPUs to others.
     pub(crate) fn look(&mut self, facts: &[VcpuFacts]) {
         let empty = |cpu: &usize| facts[*cpu].bans & intf::TANDEM_BAN_EMPTY != 0;
         let avoided = self.isolated.iter().copied().chain((0..facts.len()).filter(empty)).collect();
@@ -96,12 +96,12 @@ impl TopologyKeeper {
         }
     }
 
-    /// What was found since the last call, if anything.
+    /// The latest topology found since the last call, if any.
     pub(crate) fn news(&self) -> Option<Domains> {
         self.news.try_iter().last()
     }
 
-    /// How often a probe has begun or ended: odd while one keeps all vCPUs busy.
+    /// Number of probes that have begun plus those that have ended: odd while one keeps all vCPUs busy.
     pub(crate) fn turns(&self) -> u64 {
         self.turns.load(Ordering::Relaxed)
     }
@@ -129,7 +129,7 @@ struct Keeper {
     boot_id: String,
     stop: Arc<AtomicBool>,
     turns: Arc<AtomicU64>,
-    /// Something says that the topology may be another one now.
+    /// Something says that the topology may have changed.
     doubt: Arc<AtomicBool>,
     found: Sender<Domains>,
     known: Option<Known>,
@@ -155,7 +155,7 @@ impl Keeper {
                 wait_until = now + STEP;
                 continue;
             }
-            // What changes while it probes is a doubt of its own.
+            // A change during the probe is a doubt of its own.
             self.doubt.store(false, Ordering::Relaxed);
             self.turns.fetch_add(1, Ordering::Relaxed);
             let answer = self.probe();
@@ -168,7 +168,7 @@ impl Keeper {
         }
     }
 
-    /// Takes over what an earlier daemon has found.
+    /// Loads what an earlier daemon has saved.
     fn recall(&mut self) {
         let Ok(cpus) = tandem_probe::sys::usable_cpus() else { return };
         let Ok(saved) = Saved::read(&self.file) else { return };
@@ -197,7 +197,7 @@ impl Keeper {
             }
         };
         let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        // Of those that are out of use for a while nothing is asked, and nothing is forgotten.
+        // vCPUs that are out of use for a while are not asked about, and not forgotten.
         let knows = |known: &&Known| cpus.iter().all(|cpu| known.topology.cpus.contains(cpu));
         if let Some(known) = self.known.as_ref().filter(knows) {
             let (verdict, effort) = validate(&mut threads, &known.topology, ns(VALIDATION));
@@ -221,10 +221,11 @@ impl Keeper {
         Answer::New
     }
 
-    /// Tells the scheduler, unless too much is open. The last good topology stays in force then.
+    /// Reports the topology to the scheduler, unless too much is unknown. Then the last good topology
+    /// stays in force.
     fn tell(&self, topology: &Topology) -> bool {
         let domains = Domains::of_topology(self.nr_cpus, topology);
-        // The daemon may be on its way out.
+        // The daemon may be about to end.
         domains.is_some_and(|domains| self.found.send(domains).is_ok())
     }
 
@@ -250,8 +251,8 @@ impl Keeper {
     }
 }
 
-/// Identifies the running kernel since its start; empty where there is no such file, and then nothing is recalled
-/// that was not written in the same way.
+/// Identifies the boot of the running kernel. Empty where there is no such file; then only what was
+/// saved with an empty id is loaded.
 fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|text| text.trim().to_owned())

@@ -1,5 +1,6 @@
-//! Records what a running scheduler decides, as a trace that ui.perfetto.dev reads (trace-event JSON): per vCPU a
-//! track of who runs and of every decision taken there, and one of the times in which the host had it.
+//! Records what a running scheduler decides, as a trace for ui.perfetto.dev (trace-event JSON). Each
+//! vCPU has two tracks: the running task with every decision taken there, and the intervals in which the
+//! host had preempted the vCPU.
 
 use crate::bpf::intf;
 use crate::model::field;
@@ -14,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-/// Of the scheduler's map.
+/// Name of the scheduler's map.
 const MAP: &str = "trace_events";
-/// The scheduler stops recording by itself so much later, should we be gone.
+/// The scheduler stops recording by itself this much later, if this process is gone.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The buffer holds sixteen thousand records: room for this long, also on a large machine.
@@ -69,7 +70,7 @@ pub struct Recorded {
 struct Writer<W: Write> {
     out: W,
     begun: bool,
-    /// Who runs on a CPU, and since when.
+    /// Running task of each CPU, and since when.
     running: BTreeMap<u32, (u64, i32, String)>,
     cpus: BTreeSet<u32>,
     recorded: Recorded,
@@ -151,14 +152,14 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Records for a time and writes what came.
+/// Records for `length` and writes the trace.
 ///
 /// # Errors
-/// No scheduler of ours runs, or writing fails.
+/// No Tandem scheduler runs, or writing fails.
 pub fn record(length: Duration, out: impl Write, stop: impl Fn() -> bool) -> Result<Recorded, GuestError> {
     let map = MapInfoIter::default().find(|map| map.name == MAP);
     let map = MapHandle::from_map_id(map.ok_or(GuestError::NotRunning)?.id).map_err(GuestError::Map)?;
-    // Kept until it is over: a thread that writes would be in the trace, and in the way.
+    // Kept until the end: a thread that writes would be in the trace, and in the way.
     let events = RefCell::new(Vec::new());
     let mut builder = RingBufferBuilder::new();
     let take = |bytes: &[u8]| {
@@ -167,7 +168,7 @@ pub fn record(length: Duration, out: impl Write, stop: impl Fn() -> bool) -> Res
     };
     builder.add(&map, take).map_err(GuestError::Map)?;
     let ring = builder.build().map_err(GuestError::Map)?;
-    // What is left of a trace before.
+    // Remains of an earlier trace.
     ring.consume().map_err(GuestError::Map)?;
     events.borrow_mut().clear();
     order(length + GRACE)?;
@@ -185,7 +186,7 @@ pub fn record(length: Duration, out: impl Write, stop: impl Fn() -> bool) -> Res
     writer.end().map_err(GuestError::Trace)
 }
 
-/// Asks the scheduler to record for a time, or to stop. Returns how many records found no room meanwhile.
+/// Asks the scheduler to record for `length`, or to stop. Returns how many records found no room meanwhile.
 fn order(length: Duration) -> Result<u64, GuestError> {
     server::ask(ASK_TRACE, &[("ms", length.as_millis().to_string())])
 }

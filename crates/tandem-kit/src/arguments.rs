@@ -1,6 +1,6 @@
-//! Parsers for arguments with bounds; each error names the value and what would be right.
+//! Parsers for arguments with bounds. Each error names the value and what is accepted.
 
-/// The most threads, stages, connections or groups a workload accepts: far above any sensible use, far below what
+/// Maximum number of threads, stages, connections or groups of a workload: far above any sensible use, far below what
 /// would exhaust a machine.
 pub const MAX_THREADS: i64 = 1024;
 
@@ -38,7 +38,7 @@ pub struct CpuList(pub Vec<usize>);
 impl std::str::FromStr for CpuList {
     type Err = String;
 
-    /// Reads e.g. `0-2,5`; duplicates and the order are kept, so that `1,1,0` places two threads on CPU 1.
+    /// Reads e.g. `0-2,5`. Duplicates and the order are kept, so that `1,1,0` places two threads on CPU 1.
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |part: &str| {
             let cpu = part.trim().parse::<usize>().ok().filter(|&cpu| cpu < crate::sys::MAX_CPUS);
@@ -64,7 +64,7 @@ impl std::str::FromStr for CpuList {
     }
 }
 
-/// How many CPUs this process may use; the default number of threads.
+/// Number of CPUs that this process may use; the default number of threads.
 pub fn available_cpus() -> u32 {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32).min(MAX_THREADS as u32)
 }

@@ -1,4 +1,4 @@
-//! `barrier`: threads that do a piece of work each and then wait for the slowest, blocking or spinning.
+//! `barrier`: threads that each do a piece of work and then wait for the slowest one, blocking or spinning.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -14,9 +14,9 @@ use crate::{crew, sys};
 /// How threads wait at the barrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// Asleep in the kernel
+    /// Sleep in the kernel
     Block,
-    /// Burning CPU
+    /// Spin on the CPU
     Spin,
 }
 
@@ -35,17 +35,17 @@ pub struct Args {
     /// How to wait
     #[arg(long, value_enum, default_value = "block")]
     kind: Kind,
-    /// Work of a microsecond, from `calibrate`; measured at start if not given
+    /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
     #[arg(long, value_parser = arguments::iters_per_us)]
     iters_per_us: Option<f64>,
 }
 
-/// A reusable barrier; the last thread to arrive runs a piece of code before the others go on.
+/// A reusable barrier. The last thread to arrive runs a piece of code before the others continue.
 struct Barrier {
     kind: Kind,
     members: u32,
     arrived: AtomicU32,
-    /// Counts completed rounds; the word that sleepers wait on.
+    /// Number of completed rounds; the futex word that sleepers wait on.
     generation: AtomicU32,
 }
 
@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> Result<Value> {
         (rounds, previous_ns - start_ns)
     };
     let seen = crew::run_together("barrier", args.threads as usize, |_| Ok(()), body)?;
-    // Every thread saw the same rounds; the first one's view of their length is as good as any.
+    // Every thread measured the same rounds, so the lengths from the first thread do.
     let (rounds, elapsed_ns) = &seen[0];
     Ok(json!({
         "workload": "barrier",

@@ -1,4 +1,4 @@
-//! Programs for BPF's `syscall` type that somebody else has loaded: found by name, and run.
+//! BPF programs of type `syscall` that another process has loaded: finds them by name and runs them.
 
 use std::os::fd::OwnedFd;
 
@@ -10,7 +10,8 @@ use crate::sys;
 /// A loaded program.
 pub struct Program(OwnedFd);
 
-/// Finds one of this name; the kernel keeps the first 15 bytes of one. Without the right to see programs there is none.
+/// Finds a loaded program by name. The kernel keeps only the first 15 bytes of a name. Without the privilege to list
+/// programs none is found.
 pub fn program(name: &str) -> Result<Program> {
     let found = ProgInfoIter::default().filter(|info| info.name.to_str() == Some(name)).last();
     let info = found.with_context(|| format!("no BPF program {name} is loaded, or this is not root"))?;
@@ -20,7 +21,7 @@ pub fn program(name: &str) -> Result<Program> {
 }
 
 impl Program {
-    /// Runs it on `context`, which it may change.
+    /// Runs the program on `context`, which it may change.
     pub fn run(&self, context: &mut [u8]) -> Result<()> {
         sys::run_bpf_program(&self.0, context).context("cannot run the BPF program")
     }

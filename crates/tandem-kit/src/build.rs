@@ -1,4 +1,4 @@
-//! `build`: many short processes, a few at a time, as a build makes them.
+//! `build`: many short processes, a few at a time, as in a software build.
 
 use anyhow::{ensure, Context, Result};
 use clap::Parser;
@@ -19,13 +19,13 @@ pub struct Args {
     /// Processes at a time
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     jobs: u32,
-    /// Processes in all
+    /// Total number of processes
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
-    /// Work of each in microseconds, besides starting
+    /// Work of each process in microseconds, besides starting
     #[arg(long, default_value = "3000", value_parser = arguments::microseconds)]
     work_us: f64,
-    /// Speed of the machine in iterations per microsecond, as `calibrate` says; measured if not given
+    /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
     #[arg(long, value_parser = arguments::iters_per_us)]
     iters_per_us: Option<f64>,
 }
@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Result<Value> {
             running.push(start()?);
             started += 1;
         }
-        // The oldest first: with processes of equal length that is nearly always the first to end.
+        // Wait for the oldest: with processes of equal length it is nearly always the first to end.
         let status = running.remove(0).wait().context("waiting for a process")?;
         ensure!(status.success(), "a process of the build failed: {status}");
     }

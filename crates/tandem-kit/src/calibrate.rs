@@ -1,4 +1,4 @@
-//! `calibrate`: the rate that lets all arms of an experiment do the same work.
+//! `calibrate`: measures the work rate, so that all arms of an experiment do the same work.
 
 use anyhow::Result;
 use clap::Parser;
@@ -9,7 +9,7 @@ use crate::counted_work;
 /// Arguments of `calibrate`.
 #[derive(Parser)]
 pub struct Args {
-    /// Short runs of which the fastest counts
+    /// Number of short runs; the fastest counts
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     runs: u32,
     /// Length of a run in microseconds

@@ -1,5 +1,5 @@
-//! Counted CPU work: a chain of dependent integer operations that needs no memory and reads no clock, so that its
-//! amount does not depend on how it is scheduled.
+//! Counted CPU work: a chain of dependent integer operations that uses no memory and reads no clock, so that its
+//! amount does not depend on scheduling.
 
 use std::hint::black_box;
 
@@ -7,7 +7,7 @@ use crate::sys;
 
 const LOOK_EVERY_US: f64 = 20.0;
 
-/// Does `iters` iterations. Each depends on the last, so neither the compiler nor the CPU can shorten the chain.
+/// Does `iters` iterations. Each depends on the one before, so neither the compiler nor the CPU can shorten the chain.
 #[inline(never)]
 pub fn work(iters: u64) {
     let mut state = black_box(0x2545_f491_4f6c_dd1d_u64);
@@ -19,8 +19,8 @@ pub fn work(iters: u64) {
     black_box(state);
 }
 
-/// How many iterations this machine does in a microsecond when nothing interrupts it: the maximum over short
-/// runs, with pauses between them so that some fall into an active period of the vCPU.
+/// Iterations per microsecond of this machine when nothing interrupts it: the maximum over short runs. There are
+/// pauses between the runs, so that some of them fall between two preemptions of the vCPU.
 pub fn calibrate(runs: u32, run_us: u64, pause_us: u64) -> f64 {
     let mut best = first_guess();
     for _ in 0..runs {
@@ -31,18 +31,18 @@ pub fn calibrate(runs: u32, run_us: u64, pause_us: u64) -> f64 {
     best
 }
 
-/// A rate good enough for choosing how often to look at the clock; takes about 5 ms.
+/// A rough rate, for choosing how often to read the clock; takes about 5 ms.
 pub fn calibrate_roughly() -> f64 {
     calibrate(5, 500, 500)
 }
 
-/// Iterations between two looks at the clock: often enough for windows of a few milliseconds, seldom enough that the
-/// work and not the clock is what is measured. Calibrates roughly.
+/// Iterations between two clock readings: few enough for windows of a few milliseconds, many enough that reading the
+/// clock takes no noticeable time. Calibrates roughly.
 pub fn between_looks() -> u64 {
     ((calibrate_roughly() * LOOK_EVERY_US) as u64).max(1)
 }
 
-/// Doubles the amount until it takes 100 us, which any clock resolves.
+/// Doubles the number of iterations until they take 100 us, which any clock resolves.
 fn first_guess() -> f64 {
     let mut iters = 1000;
     loop {

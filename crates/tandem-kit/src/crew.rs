@@ -1,4 +1,4 @@
-//! Threads that set themselves up, start together, and are waited for.
+//! Runs threads that set themselves up and start together, and waits for them.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -25,16 +25,16 @@ struct GateState {
     phase: Phase,
 }
 
-/// Locks a mutex whose data stays meaningful even if another holder panicked.
+/// Locks a mutex whose data stays valid even if another holder panicked.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `count` threads named `name`-*i*. Each calls `setup(i)`; when all are ready, each calls `body(i, start_ns)`
-/// with one common start time. Returns what the bodies returned, in order.
+/// Runs `count` threads named `name`-*i*. Each calls `setup(i)`. When all are ready, each calls `body(i, start_ns)`
+/// with one common start time. Returns the results of the bodies, in order.
 ///
 /// # Errors
-/// A thread cannot be created, or a set-up fails; then no body runs.
+/// A thread cannot be created, or a set-up fails. No body runs then.
 pub fn run_together<T: Send>(
     name: &str,
     count: usize,
@@ -70,7 +70,7 @@ pub fn run_together<T: Send>(
 }
 
 impl Gate {
-    /// Reports the set-up and waits for the start; `None` if there is none.
+    /// Reports the set-up and waits for the start; `None` if the start is cancelled.
     fn arrive(&self, setup: Result<()>) -> Option<u64> {
         let mut state = lock(&self.state);
         state.ready += 1;

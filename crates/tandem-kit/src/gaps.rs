@@ -1,6 +1,6 @@
-//! `gaps`: a reader that looks at the clock without pause on one CPU. When the CPU is taken away from it, its time
-//! line has a gap; with a real-time policy nothing inside the machine can cause one but interrupts, so what is left
-//! is the inactivity of the vCPU.
+//! `gaps`: a thread that reads the clock without pause on one CPU. When it is not running, its time line has a gap.
+//! With a real-time policy only interrupts can cause gaps from inside the machine, so the others are preemption
+//! intervals of the vCPU.
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -19,7 +19,7 @@ pub struct Args {
     /// Duration in seconds
     #[arg(long, default_value = "3", value_parser = arguments::seconds)]
     secs: f64,
-    /// Shortest gap that counts, in microseconds
+    /// Minimum length of a gap, in microseconds
     #[arg(long, default_value = "200", value_parser = arguments::microseconds)]
     threshold_us: f64,
     /// Also list the first gaps, as [start, length] in microseconds
@@ -59,7 +59,7 @@ impl TimeLine {
     fn read(&mut self, now_ns: u64) {
         let gap_ns = now_ns - self.last_ns;
         if gap_ns >= self.threshold_ns {
-            // The first active period began before the watch did, so its length is not known.
+            // The first active period began before the measurement, so its length is not known.
             if self.gaps.count() > 0 {
                 self.active.record(self.last_ns - self.active_since_ns);
             }
@@ -79,7 +79,7 @@ impl TimeLine {
 
 pub fn run(args: &Args) -> Result<Value> {
     sys::pin_to_cpu(args.cpu as usize).with_context(|| format!("cannot run on CPU {}", args.cpu))?;
-    // Not permitted without privilege; the report says which class the reader was in.
+    // Not permitted without privilege. The report names the scheduling class of the reader.
     let fifo = !args.no_fifo && sys::set_fifo_policy(1).is_ok();
     let start_ns = sys::now_ns();
     let end_ns = start_ns + (args.secs * 1e9) as u64;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// 2^7 buckets per power of two: a bucket is at most 1/128 of its value wide, its middle at most 0.4 % off.
+/// 2^7 buckets per power of two: a bucket is at most 1/128 of its value wide, so its middle is at most 0.4 % off.
 const SUB_BITS: u32 = 7;
 const SUB_BUCKETS: usize = 1 << SUB_BITS;
 const BUCKETS: usize = (64 - SUB_BITS as usize + 1) * SUB_BUCKETS;
@@ -15,7 +15,7 @@ pub struct Histogram {
     max_ns: u64,
 }
 
-/// What a histogram comes down to; all times in microseconds, 0 without samples.
+/// Summary of a histogram. All times are in microseconds, 0 without samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
     pub p50: f64,
@@ -84,7 +84,7 @@ impl Histogram {
     }
 }
 
-/// Microseconds with nanosecond digits, so that the JSON stays short.
+/// Microseconds, rounded to nanoseconds, so that the JSON stays short.
 fn to_us(value_ns: f64) -> f64 {
     value_ns.round() / 1000.0
 }

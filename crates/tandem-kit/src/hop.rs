@@ -1,7 +1,8 @@
-//! `hop`: a CPU-bound thread that is told in which period its two CPUs are taken by the host, finds out when, and goes
-//! over to the other one by itself just before. It is what knowing the rhythm could bring at best with the kernel's
-//! own way of moving a running thread: nothing has to be foreseen by a scheduler, no timer has to fire. Turns in which
-//! it moves alternate with turns in which it runs wherever the scheduler lets it.
+//! `hop`: a CPU-bound thread that is told the period in which the host preempts its two CPUs, measures where in the
+//! period that happens, and migrates itself to the other CPU just before. It shows the upper bound of what proactive
+//! migration can gain with the kernel's own way of migrating a running thread (`sched_setaffinity`): no scheduler has
+//! to predict anything, and no timer has to fire. Intervals in which it migrates itself alternate with intervals in
+//! which the scheduler places it.
 
 use anyhow::{ensure, Context, Result};
 use clap::Parser;
@@ -12,13 +13,14 @@ use crate::counted_work::{between_looks, work};
 use crate::histogram::Histogram;
 use crate::sys;
 
-/// Length of a turn, seconds.
+/// Length of an interval of one kind, seconds.
 const TURN_S: f64 = 0.5;
-/// Periods for which it stays on a CPU to learn when that is taken.
+/// Periods for which it stays on a CPU to learn when that CPU is preempted.
 const LEARN_PERIODS: u64 = 60;
-/// Absences that must have been seen for that.
+/// Minimum number of preemptions that this takes.
 const LEARN_LEAST: usize = 10;
-/// Parts of a period: a longer gap is an absence. What is off by more than this is no part of the rhythm.
+/// A gap longer than this part (1/8) of a period is a preemption interval. A preemption that is off the prediction by
+/// more than this part does not belong to the pattern.
 const PART: u64 = 8;
 
 /// Arguments of `hop`.
@@ -27,27 +29,27 @@ pub struct Args {
     /// The two CPUs
     #[arg(long, default_value = "0,1")]
     cpus: CpuList,
-    /// Duration in seconds, half of it with moves; learning comes before
+    /// Duration in seconds, half of it with migrations; learning comes before
     #[arg(long, default_value = "4", value_parser = arguments::seconds)]
     secs: f64,
-    /// Period in which both are taken, in microseconds
+    /// Period of the preemptions of both CPUs, in microseconds
     #[arg(long, value_parser = arguments::microseconds)]
     period_us: f64,
-    /// How long before it goes, in microseconds
+    /// How long before a preemption it migrates, in microseconds
     #[arg(long, value_parser = arguments::microseconds)]
     lead_us: f64,
 }
 
-/// When a CPU is taken: once in every period.
+/// Preemption pattern of a CPU: one preemption in every period.
 #[derive(Debug, Clone, Copy)]
 struct Rhythm {
     period_ns: u64,
-    /// A moment at which it was.
+    /// Time of one preemption.
     taken_ns: u64,
 }
 
 impl Rhythm {
-    /// From the moments at which it was taken: the one that is nearest to all others, modulo the period. None if there
+    /// From the times of preemptions: takes the one that is nearest to all others, modulo the period. `None` if there
     /// are too few.
     fn learn(taken_ns: &[u64], period_ns: u64) -> Option<Self> {
         if taken_ns.len() < LEARN_LEAST {
@@ -60,12 +62,12 @@ impl Rhythm {
         taken_ns.iter().copied().min_by_key(|&at| around(at)).map(|taken_ns| Self { period_ns, taken_ns })
     }
 
-    /// From the last one foreseen until a moment: less than a period.
+    /// Time since the last predicted preemption: less than a period.
     fn since_ns(&self, at_ns: u64) -> u64 {
         (at_ns as i64 - self.taken_ns as i64).rem_euclid(self.period_ns as i64) as u64
     }
 
-    /// How far a moment is from the nearest one foreseen; positive: later.
+    /// Offset of a time from the nearest predicted preemption; positive: later.
     fn off_ns(&self, at_ns: u64) -> i64 {
         let since = self.since_ns(at_ns) as i64;
         if since > (self.period_ns / 2) as i64 {
@@ -75,7 +77,7 @@ impl Rhythm {
         }
     }
 
-    /// It was taken: strays say nothing, others put it right by an eighth.
+    /// Corrects the phase after a preemption, by an eighth of the offset. Outliers are ignored.
     fn follow(&mut self, at_ns: u64) {
         let off = self.off_ns(at_ns);
         if off.unsigned_abs() <= self.period_ns / PART {
@@ -83,13 +85,13 @@ impl Rhythm {
         }
     }
 
-    /// The first one after a moment.
+    /// The first predicted preemption after a time.
     fn next_ns(&self, after_ns: u64) -> u64 {
         after_ns + (self.period_ns - self.since_ns(after_ns))
     }
 }
 
-/// Work done in the turns of one kind.
+/// Work done in the intervals of one kind.
 #[derive(Default)]
 struct Done {
     work: u64,
@@ -102,17 +104,17 @@ impl Done {
     }
 }
 
-/// The thread, its two CPUs, and what became of its moves.
+/// The thread, its two CPUs, and statistics of its migrations.
 struct Hopper {
     cpus: [usize; 2],
     rhythms: [Rhythm; 2],
     chunk: u64,
     lead_ns: u64,
-    /// Index of the CPU on which it is.
+    /// Index of the CPU on which it runs.
     on: usize,
-    /// From the wish to move to the first moment on the other CPU.
+    /// Time from the decision to migrate until it runs on the other CPU.
     moves: Histogram,
-    /// Times at which the CPU was taken although it meant to leave before.
+    /// Number of preemptions that came before it had migrated.
     caught: u64,
 }
 
@@ -132,7 +134,7 @@ pub fn run(args: &Args) -> Result<Value> {
     let (mut staying, mut moving) = (Done::default(), Done::default());
     let pairs = (args.secs / (2.0 * TURN_S)).ceil() as u64;
     for pair in 0..pairs {
-        // One first, then the other: what drifts hits both.
+        // The order alternates, so that drift hits both alike.
         for moves in [pair % 2 == 1, pair % 2 == 0] {
             if moves {
                 hopper.moving(&mut moving)?;
@@ -155,7 +157,7 @@ pub fn run(args: &Args) -> Result<Value> {
     }))
 }
 
-/// Stays on a CPU until its rhythm is known.
+/// Stays on a CPU until its preemption pattern is known.
 fn learn(cpu: usize, period_ns: u64, chunk: u64) -> Result<Rhythm> {
     sys::pin_to_cpu(cpu).with_context(|| format!("cannot run on CPU {cpu}"))?;
     let mut taken_ns = Vec::new();
@@ -176,7 +178,7 @@ fn learn(cpu: usize, period_ns: u64, chunk: u64) -> Result<Rhythm> {
 }
 
 impl Hopper {
-    /// A turn wherever the scheduler lets it run.
+    /// An interval in which the scheduler places it.
     fn staying(&mut self, done: &mut Done) -> Result<()> {
         sys::pin_to_cpus(&self.cpus)?;
         let start_ns = sys::now_ns();
@@ -190,7 +192,7 @@ impl Hopper {
         Ok(())
     }
 
-    /// A turn in which it leaves a CPU that is about to be taken.
+    /// An interval in which it migrates itself before a CPU is preempted.
     fn moving(&mut self, done: &mut Done) -> Result<()> {
         let start_ns = sys::now_ns();
         let mut last_ns = self.go_over(start_ns)?;
@@ -214,7 +216,7 @@ impl Hopper {
         Ok(())
     }
 
-    /// To the other CPU. Returns when it was there.
+    /// Migrates to the other CPU. Returns the time at which it runs there.
     fn go_over(&mut self, now_ns: u64) -> Result<u64> {
         self.on = 1 - self.on;
         sys::pin_to_cpu(self.cpus[self.on])?;
@@ -223,7 +225,7 @@ impl Hopper {
         Ok(there_ns)
     }
 
-    /// When to leave the CPU on which it is. If it is nearly that now, it stays until it was taken once.
+    /// When to leave the current CPU. If a preemption is less than `lead_ns` away, it waits for the one after that.
     fn leaves_ns(&self, now_ns: u64) -> u64 {
         self.rhythms[self.on].next_ns(now_ns + self.lead_ns) - self.lead_ns
     }

@@ -1,5 +1,5 @@
-//! `live`: is what the guest scheduler believes of a vCPU at a moment true? A thread keeps the vCPU busy and notes when
-//! it could not run; another asks the scheduler's own code again and again, from another vCPU.
+//! `live`: does the guest scheduler know at each moment whether a vCPU is preempted? One thread keeps the vCPU busy and
+//! records when it could not run. Another thread, on another vCPU, queries the scheduler's own code repeatedly.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -19,29 +19,29 @@ pub struct Args {
     secs: f64,
 }
 
-/// A gap in the time line of the busy thread that is longer than this is an absence of the vCPU, ns
+/// A gap in the time line of the busy thread that is longer than this is a preemption interval of the vCPU, ns
 /// (`TANDEM_INACTIVE_MIN_NS` in `policy/guest/vcap.h`).
 const ABSENT_NS: u64 = 300_000;
-/// Pause between two questions.
+/// Pause between two queries.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// What came out, as one line of JSON.
+/// The report, as one line of JSON.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 struct LiveReport {
-    /// Questions asked.
+    /// Number of queries.
     samples: usize,
-    /// Part of them whose answer was true, 0 to 1.
+    /// Part of them with a correct answer, 0 to 1.
     agreement: f64,
-    /// Part of the time in which the vCPU was absent, 0 to 1.
+    /// Part of them at which the vCPU was preempted, 0 to 1.
     absent: f64,
-    /// Part of the answers that took it for present while it was absent, and the other way round.
+    /// Part of all queries with the answer "running" while it was preempted, and the other way round.
     missed: f64,
     invented: f64,
-    /// Length of its absences, ms: median and 10th percentile.
+    /// Its preemption intervals, ms: median and 10th percentile.
     absence_ms: [f64; 2],
 }
 
-/// Watches the last CPU that may be used from the first.
+/// Watches the last usable CPU from the first one.
 pub fn run(args: &Args) -> Result<Value> {
     let cpus = sys::allowed_cpus()?;
     let (Some(&watcher), Some(&watched)) = (cpus.first(), cpus.last().filter(|_| cpus.len() > 1)) else {
@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Result<Value> {
     Ok(serde_json::to_value(compare(&answers?, &gaps))?)
 }
 
-/// When the vCPU could not run, ascending. None: this thread may not run there.
+/// Intervals in which the busy thread could not run, ascending. `None` if this thread may not run on the CPU.
 fn gaps(cpu: usize, stop: &AtomicBool) -> Option<Vec<(u64, u64)>> {
     sys::pin_to_cpu(cpu).ok()?;
     let mut gaps = Vec::new();
@@ -81,13 +81,14 @@ fn gaps(cpu: usize, stop: &AtomicBool) -> Option<Vec<(u64, u64)>> {
 struct Answer {
     at_ns: u64,
     off: bool,
-    /// Steal of the vCPU; the host writes it when the vCPU comes back.
+    /// Steal of the vCPU. The host updates it when the vCPU is scheduled in.
     steal_ns: u64,
 }
 
-/// Asks with a `struct live_query` (`bpf/guest/intf.h`): the CPU, is it off its pCPU (4 bytes each), its steal (8).
+/// Queries with a `struct live_query` (`bpf/guest/intf.h`): the CPU, whether it is preempted (4 bytes each), its steal
+/// (8 bytes).
 fn ask(program: &bpf::Program, cpu: u32, length: Duration) -> Result<Vec<Answer>> {
-    // The busy thread gets going first.
+    // Let the busy thread start first.
     std::thread::sleep(Duration::from_millis(100));
     let end_ns = sys::now_ns() + length.as_nanos() as u64;
     let mut answers = Vec::new();
@@ -97,7 +98,7 @@ fn ask(program: &bpf::Program, cpu: u32, length: Duration) -> Result<Vec<Answer>
         let before = sys::now_ns();
         program.run(&mut query)?;
         let after = sys::now_ns();
-        // Whoever was interrupted meanwhile does not know when it was answered.
+        // If the query took too long, the time of the answer is not known.
         if after - before < ABSENT_NS {
             let at_ns = before + (after - before) / 2;
             let mut steal = [0; 8];
@@ -110,7 +111,8 @@ fn ask(program: &bpf::Program, cpu: u32, length: Duration) -> Result<Vec<Answer>
     Ok(answers)
 }
 
-/// Gaps that the host's own account explains. (On an emulated machine an interrupt may take as long as an absence.)
+/// Gaps that the host's accounting (steal) confirms. On an emulated machine an interrupt may take as long as a
+/// preemption interval.
 fn absences(answers: &[Answer], gaps: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let stolen = |(from, to): (u64, u64)| {
         let after = answers.partition_point(|a| a.at_ns <= to);
@@ -160,7 +162,7 @@ mod tests {
             answer(300, true, 95),
             answer(450, false, 95),
             answer(550, false, 190),
-            // The host knows nothing of this one.
+            // No steal confirms the third gap.
             answer(650, false, 190),
             answer(750, false, 190),
         ];

@@ -1,8 +1,8 @@
 //! `tandem-kit`: the workloads whose latency and progress Tandem measures.
 //!
-//! Every subcommand prints one JSON object as the last line of its standard output and exits 0; on any error it
-//! prints one line on standard error and exits non-zero. The programs of the kit do counted work: the same flags
-//! mean the same work whatever scheduler runs below.
+//! Every subcommand prints one JSON object as the last line of its standard output and exits 0. On any error it prints
+//! one line on standard error and exits non-zero. The programs of the kit do counted work: the same flags mean the same
+//! work under any scheduler.
 
 mod arguments;
 mod barrier;
@@ -49,7 +49,7 @@ enum Workload {
     Requests(requests::Args),
     /// Threads that meet at a barrier after every round of work
     Barrier(barrier::Args),
-    /// Stages that hand items on through short queues
+    /// Stages that pass items on through short queues
     Pipeline(pipeline::Args),
     /// Messengers that wake workers; wake-up latency
     Storm(storm::Args),
@@ -58,17 +58,17 @@ enum Workload {
     /// Internal: one of these processes
     #[command(name = build::UNIT_SUBCOMMAND, hide = true)]
     BuildUnit(build::UnitArgs),
-    /// Threads that sleep, by the thousand
+    /// Thousands of sleeping threads
     Sleepers(sleepers::Args),
-    /// CPU-bound threads in a tree of cgroups, against what each should get
+    /// CPU-bound threads in a tree of cgroups, compared with the ideal share of each group
     Tree(tree::Args),
-    /// Sees the inactivity of one CPU as gaps in a reader's time line
+    /// Preemption intervals of one CPU, as gaps in a reader's time line
     Gaps(gaps::Args),
-    /// A CPU-bound thread that leaves each of two CPUs just before the host takes it
+    /// A CPU-bound thread that leaves each of two CPUs just before the host preempts it
     Hop(hop::Args),
-    /// Is what the guest scheduler believes of a vCPU at each moment true?
+    /// Does the guest scheduler know at each moment whether a vCPU is preempted?
     Live(live::Args),
-    /// How much counted work this machine does in a microsecond
+    /// Counted work per microsecond on this machine
     Calibrate(calibrate::Args),
     /// Packaged programs, with their output as JSON
     #[command(subcommand)]
@@ -116,14 +116,14 @@ fn main() -> ExitCode {
 }
 
 fn print_report(report: &Value) -> anyhow::Result<()> {
-    // Not println!: it panics when the reader has gone away.
+    // Not println!: it panics when the reader has closed the pipe.
     let mut out = std::io::stdout().lock();
     writeln!(out, "{report}")?;
     out.flush()?;
     Ok(())
 }
 
-/// Help and version as clap prints them; errors of usage as one line.
+/// Prints help and version as clap does, and usage errors as one line.
 fn report_usage(error: &clap::Error) -> ExitCode {
     let text = error.render();
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {

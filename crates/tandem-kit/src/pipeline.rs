@@ -1,4 +1,4 @@
-//! `pipeline`: every item passes all stages, each a thread of its own; the slowest stage sets the pace.
+//! `pipeline`: every item passes all stages, each with a thread of its own. The slowest stage sets the speed.
 
 use anyhow::Result;
 use clap::Parser;
@@ -25,12 +25,12 @@ pub struct Args {
     /// Items that fit between two stages
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     depth: u32,
-    /// Work of a microsecond, from `calibrate`; measured at start if not given
+    /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
     #[arg(long, value_parser = arguments::iters_per_us)]
     iters_per_us: Option<f64>,
 }
 
-/// An item carries the time at which the first stage began with it.
+/// An item, with the time at which the first stage began it.
 struct Item {
     begin_ns: u64,
 }
@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> Result<Value> {
     }))
 }
 
-/// The first stage makes items until the time is over, then closes the pipeline behind itself.
+/// The first stage makes items until the time is over, then closes the pipeline.
 fn produce(next: &Queue<Item>, iters: u64, end_ns: u64) {
     loop {
         let begin_ns = sys::now_ns();

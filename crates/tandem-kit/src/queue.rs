@@ -1,4 +1,4 @@
-//! A first-in-first-out queue between threads. Whoever has nothing to do sleeps in the kernel (futex).
+//! A first-in-first-out queue between threads. A thread that has to wait sleeps in the kernel (futex).
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -18,7 +18,7 @@ struct State<T> {
     closed: bool,
 }
 
-/// What [`Queue::try_pop`] found.
+/// Result of [`Queue::try_pop`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Polled<T> {
     Item(T),
@@ -36,7 +36,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Appends an item, waiting while the queue is full. `false` if the queue is closed; the item is dropped then.
+    /// Appends an item, waiting while the queue is full. `false` if the queue is closed: the item is dropped.
     pub fn push(&self, item: T) -> bool {
         let mut state = lock(&self.state);
         while state.items.len() >= self.capacity && !state.closed {
@@ -77,14 +77,14 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Refuses further items; those already there can still be taken.
+    /// Refuses further items. Items in the queue can still be taken.
     pub fn close(&self) {
         lock(&self.state).closed = true;
         self.not_empty.notify_all();
         self.not_full.notify_all();
     }
 
-    /// Closes the queue and returns what was still waiting in it.
+    /// Closes the queue and returns the items that were still in it.
     pub fn close_and_drain(&self) -> Vec<T> {
         let left = {
             let mut state = lock(&self.state);

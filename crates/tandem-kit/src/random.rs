@@ -1,5 +1,5 @@
-//! Counter-based random numbers: number *i* of a stream depends on seed, stream and *i* alone, so that two
-//! schedulers meet identical arrivals and service times whatever the interleaving of threads.
+//! Counter-based random numbers: number *i* of a stream depends on seed, stream and *i* alone. So two schedulers get
+//! identical arrivals and service times, whatever the interleaving of threads.
 
 /// One independent stream.
 #[derive(Debug, Clone, Copy)]
@@ -20,7 +20,7 @@ impl Stream {
 
     /// Exponentially distributed with the given mean, above 0.
     pub fn exponential(self, index: u64, mean: f64) -> f64 {
-        // In (0, 1]: the logarithm of 0 is not a waiting time.
+        // In (0, 1]: the logarithm of 0 is infinite.
         let uniform = ((self.bits(index) >> 11) + 1) as f64 / (1u64 << 53) as f64;
         -mean * uniform.ln()
     }

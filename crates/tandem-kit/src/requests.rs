@@ -1,9 +1,8 @@
 //! `requests`: an open-loop request server.
 //!
-//! A dispatcher hands out requests at times drawn in advance from a seeded Poisson process; workers serve them.
-//! Latency counts from the *intended* arrival: a dispatcher or a worker that comes late does not make the clock
-//! start late (no coordinated omission). The service is counted work, so every arm of an experiment serves the
-//! same requests.
+//! A dispatcher hands out requests at times drawn in advance from a seeded Poisson process; workers serve them. Latency
+//! counts from the *intended* arrival: a late dispatcher or worker does not make the clock start late (no coordinated
+//! omission). The service is counted work, so every arm of an experiment serves the same requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +20,7 @@ use crate::{crew, sys};
 /// Bounds memory and run time of an overloaded run.
 const MAX_REQUESTS: f64 = 20_000_000.0;
 
-/// Exponential service is cut here, in multiples of its mean: one request in 10^8 would be longer.
+/// Exponential service times are cut off here, in multiples of the mean: one request in 10^8 would be longer.
 const MAX_SERVICE_FACTOR: f64 = 18.0;
 
 /// Distribution of the service time.
@@ -29,7 +28,7 @@ const MAX_SERVICE_FACTOR: f64 = 18.0;
 enum Distribution {
     /// Exponential
     Exp,
-    /// Every request the same
+    /// The same for every request
     Fixed,
 }
 
@@ -54,10 +53,10 @@ pub struct Args {
     /// Seed of arrivals and services
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Work of a microsecond, from `calibrate`; measured at start if not given
+    /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
     #[arg(long, value_parser = arguments::iters_per_us)]
     iters_per_us: Option<f64>,
-    /// Longest time after the last arrival to finish what was offered, in seconds [default: as --secs]
+    /// Time limit after the last arrival to finish the offered requests, in seconds [default: as --secs]
     #[arg(long, value_parser = arguments::seconds)]
     drain_secs: Option<f64>,
     /// Workers poll the queue instead of sleeping until there is a request
@@ -84,7 +83,7 @@ struct Server {
     in_service: AtomicU64,
 }
 
-/// What one thread of the server saw.
+/// Figures of one thread of the server.
 struct Seen {
     offered: u64,
     undone: u64,
@@ -194,7 +193,7 @@ impl Server {
         while self.in_service.load(Ordering::SeqCst) > 0 && sys::now_ns() < deadline_ns {
             sys::sleep_until_ns((sys::now_ns() + 5_000_000).min(deadline_ns));
         }
-        // What is still waiting counts with the age that it has reached: leaving it out would flatter the tail.
+        // Requests that still wait count with the age that they have reached. Without them the tail would look shorter.
         let now_ns = sys::now_ns();
         for request in self.queue.close_and_drain() {
             seen.undone += 1;

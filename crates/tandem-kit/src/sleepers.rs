@@ -1,4 +1,4 @@
-//! `sleepers`: threads that do nothing but exist.
+//! `sleepers`: threads that only sleep.
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::arguments;
 
-/// A sleeping thread needs next to nothing.
+/// Stack of a sleeping thread, which needs hardly any.
 const STACK_BYTES: usize = 16 << 10;
 
 /// Arguments of `sleepers`.

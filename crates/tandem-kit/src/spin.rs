@@ -1,4 +1,4 @@
-//! `spin`: CPU-bound threads, the work of each counted per window of time.
+//! `spin`: CPU-bound threads; counts the work of each per time window.
 
 use anyhow::{ensure, Context, Result};
 use clap::Parser;
@@ -21,16 +21,16 @@ pub struct Args {
     /// Duration in seconds
     #[arg(long, default_value = "3", value_parser = arguments::seconds)]
     secs: f64,
-    /// Nice values; thread i takes the i-th, round and round
+    /// Nice values; thread i takes the i-th, round-robin
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     nice: Vec<i32>,
     /// How many of the threads (the last ones) run as SCHED_IDLE
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=MAX_THREADS))]
     idle: u32,
-    /// CPUs to pin to, e.g. 0-1,3; thread i takes the i-th, round and round
+    /// CPUs to pin to, e.g. 0-1,3; thread i takes the i-th, round-robin
     #[arg(long)]
     cpus: Option<CpuList>,
-    /// CPUs to begin on, free to leave them; thread i begins on the i-th, round and round
+    /// CPUs to start on, without being pinned to them; thread i starts on the i-th, round-robin
     #[arg(long, conflicts_with = "cpus")]
     from: Option<CpuList>,
     /// Length of a window in milliseconds
@@ -46,9 +46,9 @@ struct ThreadReport {
     policy: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu: Option<usize>,
-    /// How often it was switched out although it wanted to go on.
+    /// Involuntary context switches.
     preempted: u64,
-    /// CPU time by the kernel's account, milliseconds.
+    /// CPU time as the kernel accounts it, milliseconds.
     cpu_ms: f64,
     windows: Vec<u64>,
 }
@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> Result<Value> {
         |index| set_up(args, index),
         |index, start_ns| spin(args, index, start_ns, chunk, window_count as usize),
     )?;
-    // Run time between two switches that the threads did not ask for: the slice as delivered.
+    // Run time between two involuntary context switches: the slice as delivered.
     let (cpu_ms, preempted) =
         threads.iter().fold((0.0, 0), |(ms, count), thread| (ms + thread.cpu_ms, count + thread.preempted));
     let windows: Vec<u64> =
@@ -88,19 +88,19 @@ pub fn run(args: &Args) -> Result<Value> {
     }))
 }
 
-/// Who got how much of the work, and how far that is from the weights. Only threads that compete for
-/// the same CPUs throughout can be compared; that is up to the caller.
+/// Share of each thread in the work, and its deviation from the weights. Only threads that compete for the same CPUs
+/// all the time can be compared; the caller has to ensure that.
 #[derive(Serialize)]
 struct Shares {
-    /// Of each normal thread, among the normal threads.
+    /// Share of each normal thread in the work of all normal threads.
     normal: Vec<f64>,
-    /// Largest relative deviation from the share by weight, percent; a step of nice is 1.25 times.
+    /// Largest relative deviation from the share by weight, percent. A step of nice is a factor of 1.25.
     worst_error_pct: f64,
-    /// The same for CPU time instead of work, which switches and cold caches take from those who run for short.
+    /// The same for CPU time instead of work: threads with short slices lose work to switches and cold caches.
     worst_cpu_error_pct: f64,
     /// Work per second of the normal threads.
     normal_work_per_s: f64,
-    /// Part of all work that best-effort threads got, percent.
+    /// Part of all work that SCHED_IDLE threads did, percent.
     idle_pct: f64,
 }
 
@@ -154,7 +154,7 @@ fn set_up(args: &Args, index: usize) -> Result<()> {
     if let Some(cpu) = args.from.as_ref().map(|CpuList(cpus)| cpus[index % cpus.len()]) {
         sys::move_to_cpu(cpu).with_context(|| format!("cannot begin on CPU {cpu}"))?;
     }
-    // Inherited nice values are kept unless asked otherwise.
+    // Without --nice, the inherited nice value is kept.
     if !args.nice.is_empty() {
         let nice = nice_of(args, index);
         sys::set_nice(nice).with_context(|| format!("cannot set nice {nice}"))?;
@@ -176,7 +176,7 @@ fn spin(args: &Args, index: usize, start_ns: u64, chunk: u64, window_count: usiz
         work(chunk);
         now_ns = sys::now_ns();
         total += chunk;
-        // A chunk belongs to the window in which it was finished; the one that runs over the end to the last.
+        // A chunk belongs to the window in which it was finished; one that ends after the last window, to that window.
         let window = ((now_ns - start_ns) / window_ns) as usize;
         windows[window.min(window_count - 1)] += chunk;
     }

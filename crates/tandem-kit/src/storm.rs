@@ -1,8 +1,8 @@
 //! `storm`: messengers wake workers, in the manner of schbench.
 //!
-//! Each messenger has its own workers. A worker reports to its messenger and sleeps; the messenger notes the time
-//! and wakes every worker that has reported. A worker that runs again records how long that took, then does its
-//! work and reports again.
+//! Each messenger has its own workers. A worker reports to its messenger and sleeps. The messenger records the time
+//! and wakes every worker that has reported. A worker that runs again records the wake-up latency, does its work and
+//! reports again.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -32,7 +32,7 @@ pub struct Args {
     /// Work after each message, in microseconds of undisturbed CPU time
     #[arg(long, default_value = "100", value_parser = arguments::microseconds)]
     work_us: f64,
-    /// Work of a microsecond, from `calibrate`; measured at start if not given
+    /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
     #[arg(long, value_parser = arguments::iters_per_us)]
     iters_per_us: Option<f64>,
 }
@@ -47,8 +47,8 @@ impl Bell {
         sys::futex_wake(&self.0, 1);
     }
 
-    /// Sleeps until rung or stopped, and resets the bell. `false` if stopped: the stopping thread raises `stop`
-    /// before it rings every bell, so either this load or the next call sees it.
+    /// Sleeps until rung or stopped, and resets the bell. `false` if stopped: the stopping thread sets `stop` before it
+    /// rings every bell, so either this load or the next call sees it.
     fn wait(&self, stop: &AtomicBool) -> bool {
         while self.0.swap(0, Ordering::SeqCst) == 0 {
             if stop.load(Ordering::SeqCst) {
@@ -96,7 +96,7 @@ pub fn run(args: &Args) -> Result<Value> {
         stop: AtomicBool::new(false),
     };
     let messengers = storm.messengers.len();
-    // Threads: the clock, the messengers, the workers.
+    // Threads: one that ends the run, the messengers, the workers.
     let body = |index: usize, start_ns: u64| match index.checked_sub(1) {
         None => storm.end_at(start_ns + (args.secs * 1e9) as u64),
         Some(index) if index < messengers => storm.deliver(index),

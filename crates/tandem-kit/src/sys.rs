@@ -1,4 +1,4 @@
-//! Everything that the kit asks of the kernel beyond the standard library; the only module with `unsafe`.
+//! System calls that the standard library lacks; the only module with `unsafe`.
 
 use std::io;
 use std::mem;
@@ -31,7 +31,7 @@ pub fn sleep_until_ns(deadline_ns: u64) {
     {}
 }
 
-/// Sleeps while `*word == expected`; may also return without reason, so the caller looks again.
+/// Sleeps while `*word == expected`. Spurious wake-ups are possible, so the caller has to check again.
 pub fn futex_wait(word: &AtomicU32, expected: u32) {
     // SAFETY: `word` outlives the call, is aligned, and a null timeout means none. Every error (EAGAIN, EINTR)
     // just returns early, which callers expect.
@@ -61,12 +61,12 @@ pub fn set_nice(nice: i32) -> io::Result<()> {
     check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) })
 }
 
-/// What the kernel accounts for a thread.
+/// The kernel's accounting of a thread.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ThreadUsage {
     /// CPU time, milliseconds.
     pub cpu_ms: f64,
-    /// Times it was switched out although it wanted to go on.
+    /// Involuntary context switches.
     pub preempted: u64,
 }
 
@@ -118,7 +118,7 @@ pub fn pin_to_cpus(cpus: &[usize]) -> io::Result<()> {
     })
 }
 
-/// Moves the calling thread to `cpu` without keeping it there: it may run wherever it could before.
+/// Moves the calling thread to `cpu` without pinning it there: its affinity is the same as before.
 pub fn move_to_cpu(cpu: usize) -> io::Result<()> {
     // SAFETY: an all-zero cpu_set_t is an empty set of the size passed; pid 0 is the calling thread.
     let allowed = unsafe {
@@ -150,8 +150,8 @@ pub fn run_bpf_program(program: &OwnedFd, context: &mut [u8]) -> io::Result<()> 
         ctx_size_in: context.len() as u32,
         ..Default::default()
     };
-    // SAFETY: the options are of the size that they name; the context is live, writable and as long as they say. For this
-    // type of program the kernel writes its result back to where it read it.
+    // SAFETY: the options are of the size that they name; the context is live, writable and as long as they say. For
+    // this type of program the kernel writes its result back to where it read it.
     let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
     if result < 0 {
         return Err(io::Error::from_raw_os_error(-result));
@@ -159,15 +159,15 @@ pub fn run_bpf_program(program: &OwnedFd, context: &mut [u8]) -> io::Result<()> 
     Ok(())
 }
 
-/// Takes the default 50 us of timer slack from the calling thread, so that its sleeps end when asked.
+/// Removes the default timer slack of 50 us from the calling thread, so that its sleeps end on time.
 pub fn set_exact_timers() {
     // SAFETY: no pointers. A refusal leaves the slack, which the reported dispatch delay would show.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
 
-/// Puts the child in a process group of its own and has the kernel send it SIGTERM when this process dies by
-/// whatever means. (SIGTERM, so that a server takes its own workers along.) Must be spawned from the main thread:
-/// the kernel watches the spawning thread.
+/// Puts the child in a process group of its own and has the kernel send it SIGTERM when this process dies, however it
+/// dies. (SIGTERM, so that a server ends its own workers.) Must be spawned from the main thread: the signal is sent
+/// when the spawning thread ends.
 pub fn tie_to_parent(command: &mut Command) {
     let parent = std::process::id();
     command.process_group(0);
@@ -184,17 +184,18 @@ pub fn tie_to_parent(command: &mut Command) {
     }
 }
 
-/// Makes this process the parent of descendants whose own parent ends, so that [`reap_group`] can wait for them.
+/// Makes this process the subreaper: it becomes the parent of descendants whose own parent ends, so that [`reap_group`]
+/// can wait for them.
 pub fn adopt_orphans() -> io::Result<()> {
     // SAFETY: no pointers.
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1 as libc::c_ulong) })
 }
 
-/// Waits until every child in the group has ended, including orphans that were adopted from it. To be called after
-/// [`kill_group`] and after the group's leader has been waited for.
+/// Waits until every child in the group has ended, including orphans that this process has adopted. Must be called
+/// after [`kill_group`] and after the wait for the group's leader.
 pub fn reap_group(group: u32) {
     let Some(group) = i32::try_from(group).ok().filter(|&group| group > 1) else { return };
-    // A process is adopted before its parent can be waited for, so no child left means no process left.
+    // An orphan is adopted before a wait for its parent returns, so no child left means no process left.
     loop {
         // SAFETY: a null status pointer means that the status is not wanted.
         let reaped = unsafe { libc::waitpid(-group, ptr::null_mut(), 0) };
@@ -204,25 +205,25 @@ pub fn reap_group(group: u32) {
     }
 }
 
-/// Asks every process of the group to end.
+/// Sends SIGTERM to every process of the group.
 pub fn terminate_group(group: u32) {
     signal_group(group, libc::SIGTERM);
 }
 
-/// Ends every process of the group.
+/// Sends SIGKILL to every process of the group.
 pub fn kill_group(group: u32) {
     signal_group(group, libc::SIGKILL);
 }
 
 fn signal_group(group: u32, signal: libc::c_int) {
-    // Groups 0 and 1 would mean "my own" and "everyone".
+    // kill(2) takes 0 for the caller's own group, and -1 for all processes.
     if let Some(group) = i32::try_from(group).ok().filter(|&group| group > 1) {
-        // SAFETY: no pointers. A group that is already gone (ESRCH) is what we want.
+        // SAFETY: no pointers. A group that is already gone (ESRCH) needs no signal.
         unsafe { libc::kill(-group, signal) };
     }
 }
 
-/// Whether child `pid` has ended; it stays to be reaped, so that its number is not given to another process yet.
+/// Whether child `pid` has ended. It is not reaped, so that its number is not reused yet.
 pub fn has_exited(pid: u32) -> io::Result<bool> {
     // SAFETY: an all-zero siginfo_t is valid, and waitid writes only to it. With WNOHANG and no ended child the
     // kernel leaves si_pid at 0.
@@ -239,7 +240,7 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Sets the loopback interface up if it is down.
+/// Brings the loopback interface up if it is down.
 pub fn loopback_up() -> io::Result<()> {
     // SAFETY: plain socket creation; a valid descriptor is owned by exactly one OwnedFd. `request` is a zeroed
     // ifreq with a terminated name, and SIOCGIFFLAGS fills the union member that is read afterwards.

@@ -1,16 +1,17 @@
-//! Where downloads and images are kept, outside of the source tree.
+//! The cache of downloads and images, outside of the source tree.
 
 use crate::LabError;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Begins the name of a folder that one run of the lab works in.
+/// Prefix of the name of one run's work folder.
 const WORK_PREFIX: &str = "run.";
 
-/// Says that all downloads are there, and of which kernel release; numbered, for what belongs to them changes.
+/// File that marks the downloads as complete and names their kernel release. Numbered, since the set of downloads
+/// changes.
 pub(crate) const DONE: &str = "parts-2.done";
 
-/// What the lab puts into its folder. Nothing else is ever removed: the folder is the user's choice.
+/// Everything that the lab puts into its folder. Nothing else is ever removed: the user chooses the folder.
 const ENTRIES: [&str; 12] = [
     "apt",
     "kernels",
@@ -21,7 +22,7 @@ const ENTRIES: [&str; 12] = [
     "vmlinux",
     "vmlinux.packed",
     DONE,
-    // The mark of older versions.
+    // The complete-mark of older versions.
     "parts.done",
     "packages",
     "accel",
@@ -48,12 +49,12 @@ pub(crate) fn create(dir: &Path) -> Result<(), LabError> {
     std::fs::create_dir_all(dir).map_err(LabError::io("create", dir))
 }
 
-/// A folder for one run, removed at its end. What killed runs have left goes now; the caller holds the
+/// A folder for one run, removed at its end. Removes the folders of killed runs first; the caller holds the
 /// machine's lock, so no other run is under way.
 pub(crate) fn work_dir() -> Result<TempDir, LabError> {
     let dir = dir()?;
     for left_over in entries(&dir)?.filter(|path| name_of(path).starts_with(WORK_PREFIX)) {
-        // If it cannot go, it does no harm but to the disk.
+        // If it cannot be removed, it only wastes disk space.
         let _ = std::fs::remove_dir_all(left_over);
     }
     tempfile::Builder::new()

@@ -9,7 +9,7 @@ macro_rules! built_in {
     };
 }
 
-/// Name and text of each.
+/// Name and text of each experiment.
 const BUILT_IN: &[(&str, &str)] = built_in!(
     "demo",
     "starts",
@@ -85,7 +85,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
 /// Finds an experiment by name, or reads a file.
 ///
 /// # Errors
-/// There is neither, or it is broken.
+/// There is no such experiment and no such file, or it is invalid.
 pub fn find(name_or_file: &str) -> Result<Experiment, LabError> {
     if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| *name == name_or_file) {
         return Experiment::parse(text, name);
@@ -101,7 +101,7 @@ pub fn find(name_or_file: &str) -> Result<Experiment, LabError> {
 /// All built-in experiments.
 ///
 /// # Errors
-/// One of them is broken.
+/// One of them is invalid.
 pub fn all() -> Result<Vec<Experiment>, LabError> {
     BUILT_IN.iter().map(|(name, text)| Experiment::parse(text, name)).collect()
 }

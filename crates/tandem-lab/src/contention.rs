@@ -1,8 +1,8 @@
 //! Makes the host deliver the contention that was asked for, and reports what it delivered.
 //!
-//! A burst of a competitor keeps a vCPU away for a little longer than the burst: two switches, and a
-//! timer. The cost is measured from the host's own accounting (run delay of the vCPU thread per burst,
-//! with the guest spinning) and taken off the bursts, until delay per burst is what was asked for.
+//! A burst of a competitor preempts a vCPU for a little longer than the burst: two switches, and a late timer. The
+//! cost is measured from the host's own accounting (run delay of the vCPU thread per burst while the guest spins). The
+//! bursts are shortened by it, until the delay per burst is as asked for.
 
 use crate::experiment::{Contention, Experiment, Phase, Vm};
 use crate::link::Link;
@@ -16,13 +16,13 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Rounds of calibration, and how long each measures.
 const ROUNDS: usize = 4;
 const MEASURE: Duration = Duration::from_millis(1200);
-/// Longer than any calibration (the kit's own limit is higher).
+/// How long the spinners run: longer than any calibration (the kit's own limit is higher).
 const SPIN_S: &str = "600";
 const SIGTERM: i32 = 15;
-/// Good enough: relative error of the delay per burst.
+/// Tolerated relative error of the delay per burst.
 const TOLERANCE: f64 = 0.01;
 
-/// Host accounting at one moment.
+/// The host's accounting at one moment.
 #[derive(Debug, Clone)]
 pub struct Truth {
     /// All vCPU threads.
@@ -31,7 +31,7 @@ pub struct Truth {
     pub competitors: Vec<RtStat>,
 }
 
-/// What one contended vCPU got.
+/// Contention that was delivered to one vCPU.
 #[derive(Debug, Clone, Serialize)]
 pub struct Delivered {
     /// Guest.
@@ -40,33 +40,33 @@ pub struct Delivered {
     pub vcpu: usize,
     /// Host CPU.
     pub cpu: usize,
-    /// Inactive share that was asked for, percent.
+    /// Preempted part of the time that was asked for, percent.
     pub asked_share_pct: f64,
     /// Run delay over run time plus run delay, percent (meaningful while the vCPU was busy).
     pub share_pct: f64,
-    /// Mean inactive period that was asked for, milliseconds.
+    /// Mean preemption interval that was asked for, milliseconds.
     pub asked_period_ms: f64,
-    /// Mean length of the bursts that were drawn: differs from what was asked for if lengths are random.
+    /// Mean length of the bursts that were drawn, milliseconds: differs from the one asked for if lengths are random.
     pub drawn_period_ms: f64,
     /// Run delay per burst, milliseconds.
     pub period_ms: f64,
-    /// Run delay per absence, milliseconds: bursts without a pause between them are one.
+    /// Run delay per preemption interval, milliseconds: bursts without a pause between them are one interval.
     pub absence_ms: f64,
     /// For how much of the time the vCPU wanted to run, percent (of the time that the bursts and their gaps take, or of
-    /// all where the CPUs are contended by turns).
+    /// all of it where contention alternates between the CPUs, `swap_ms`).
     pub demand_pct: f64,
 }
 
-/// The competitors of a session: which are at work, and what their bursts are shortened by.
+/// The competitors of a session: which are active, and by how much their bursts are shortened.
 #[derive(Debug, Default)]
 pub struct Contenders {
     active: BTreeSet<usize>,
-    /// By place of the contention in the file, and CPU: the cost of a switch depends on both.
+    /// By index of the contention in the file, and CPU: the cost of a switch depends on both.
     compensation_ns: BTreeMap<(usize, usize), u64>,
 }
 
 impl Contenders {
-    /// Makes exactly `wanted` (places in the file) compete, with their compensation.
+    /// Makes exactly `wanted` (indices in the file) compete, with their compensation.
     pub fn activate(
         &mut self,
         link: &mut Link,
@@ -103,10 +103,10 @@ impl Contenders {
         Ok(())
     }
 
-    /// What was delivered between two moments by the competitors that are at work.
+    /// Contention that the active competitors delivered between two moments.
     pub fn delivered(&self, experiment: &Experiment, before: &Truth, after: &Truth) -> Vec<Delivered> {
         let on = |cpu| alone_on(experiment.vms.iter(), cpu);
-        // Of phases that differ a mean over all says nothing.
+        // A mean over different phases says nothing.
         let steady = |index: &&usize| experiment.contention.get(**index).is_some_and(|c| c.phases.is_empty());
         self.active
             .iter()
@@ -115,8 +115,8 @@ impl Contenders {
             .collect()
     }
 
-    /// Adjusts the bursts for every set of competitors that some workload meets, with vCPUs kept busy
-    /// meanwhile; from then on the compensation stays as it is.
+    /// Adjusts the bursts for every set of competitors that some workload meets, with vCPUs kept busy meanwhile. The
+    /// compensation does not change after that.
     pub fn calibrate(&mut self, link: &mut Link, experiment: &Experiment) -> Result<(), LabError> {
         let sets: BTreeSet<_> =
             experiment.workloads.iter().map(|workload| experiment.contention_of(workload)).collect();
@@ -127,7 +127,7 @@ impl Contenders {
         let spinners = start_spinners(link, experiment)?;
         for set in sets {
             self.start(link, experiment, set, false)?;
-            // Guests and competitors settle.
+            // Let guests and competitors settle.
             pause(Duration::from_millis(500))?;
             for _ in 0..ROUNDS {
                 if self.round(link, experiment)? {
@@ -141,7 +141,7 @@ impl Contenders {
         self.activate(link, experiment, BTreeSet::new())
     }
 
-    /// One round: measures, corrects; true if nothing was to be corrected.
+    /// One round: measures and corrects. True if no correction was needed.
     fn round(&mut self, link: &mut Link, experiment: &Experiment) -> Result<bool, LabError> {
         let before = truth(link)?;
         pause(MEASURE)?;
@@ -181,7 +181,7 @@ fn phase_of(phase: &Phase) -> RtPhase {
     RtPhase { for_ms: phase.for_ms, on_us: phase.on_us, off_us: phase.off_us }
 }
 
-/// One thread per vCPU in every guest that is looked at, until stopped.
+/// Starts one CPU-bound thread per vCPU in every guest with a witness, until stopped.
 fn start_spinners(link: &mut Link, experiment: &Experiment) -> Result<Vec<(String, u64)>, LabError> {
     let mut spinners = Vec::new();
     let contended = || experiment.contention.iter().flat_map(|contention| &contention.cpus);
@@ -196,7 +196,7 @@ fn start_spinners(link: &mut Link, experiment: &Experiment) -> Result<Vec<(Strin
     Ok(spinners)
 }
 
-/// Sleeps, but not through an interruption.
+/// Sleeps, and fails if there was an interruption.
 fn pause(time: Duration) -> Result<(), LabError> {
     std::thread::sleep(time);
     if sys::termination_requested() {
@@ -214,8 +214,8 @@ pub fn truth(link: &mut Link) -> Result<Truth, LabError> {
     })
 }
 
-/// The vCPU of one of `vms` that alone sits on a host CPU. Several on one CPU delay each other: run
-/// delay says nothing of the competitor then.
+/// The only vCPU of `vms` on a host CPU, if there is only one. Several on one CPU delay each other: their run delay
+/// says nothing about the competitor.
 fn alone_on<'a>(vms: impl Iterator<Item = &'a Vm>, cpu: usize) -> Option<(&'a str, usize)> {
     let mut here = vms
         .flat_map(|vm| vm.pins.iter().enumerate().map(move |(vcpu, pin)| (vm.name.as_str(), vcpu, *pin)))
@@ -224,14 +224,14 @@ fn alone_on<'a>(vms: impl Iterator<Item = &'a Vm>, cpu: usize) -> Option<(&'a st
     here.next().is_none().then_some((vm, vcpu))
 }
 
-/// The vCPU that shows the cost of a burst on a host CPU during calibration, when only the guests that
-/// are looked at run: one of the guest under test if possible.
+/// The vCPU that shows the cost of a burst on a host CPU during calibration, when only guests with a witness have work:
+/// one of the guest under test if possible.
 fn witness(experiment: &Experiment, cpu: usize) -> Option<(&str, usize)> {
     let under_test = |vm: &&Vm| vm.name == experiment.target();
     alone_on(experiment.vms.iter().filter(under_test), cpu).or_else(|| alone_on(experiment.vms.iter(), cpu))
 }
 
-/// What one contention delivered to the vCPU that `on` finds for each of its CPUs.
+/// What one contention delivered to the vCPU that `on` names for each of its CPUs.
 fn delivered<'a>(
     experiment: &'a Experiment,
     index: usize,
@@ -265,7 +265,8 @@ fn delivered_to(
         return None;
     }
     let (on, off) = (asked.on_us as f64, asked.off_us as f64);
-    // Where competitors take turns, what was asked of one depends on how much of this time was its turn: its bursts say.
+    // Where contention alternates between CPUs, what was asked of one competitor depends on how much of this time it
+    // was active: its bursts say.
     let span_us = match asked.swap_ms {
         0 => bursts as f64 * (on + off),
         _ => c1.at_ns.saturating_sub(c0.at_ns).max(1) as f64 / 1e3,
@@ -329,7 +330,7 @@ mod tests {
             "x",
         )
         .unwrap();
-        // Of two seconds CPU 1 was contended for one and a half; the vCPUs were busy all the time.
+        // CPU 1 was contended for 1.5 of two seconds; the vCPUs were busy all the time.
         let at = |time_ms: u64, bursts: [u64; 2]| Truth {
             vcpus: [0, 1]
                 .map(|vcpu| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-/// An archive under construction. Parents of files are added by themselves.
+/// An archive under construction. Parent directories of files are added implicitly.
 pub struct Archive<W: Write> {
     out: W,
     inode: u32,
@@ -84,7 +84,7 @@ impl<W: Write> Archive<W> {
         self.pad(content.len(), false)
     }
 
-    /// Names end with a zero byte, and everything begins at a multiple of four.
+    /// Names end with a zero byte, and every field begins at a multiple of four.
     fn pad(&mut self, length: usize, terminator: bool) -> io::Result<()> {
         let zeros = (4 - length % 4) % 4 + usize::from(terminator);
         self.out.write_all(&[0; 4][..zeros.min(4)])
@@ -104,7 +104,7 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
         else {
-            // Without cpio the lab's own boots are the test.
+            // Without the cpio program only the lab's own boots test this.
             return;
         };
         let mut archive = Archive::new(Vec::new());

@@ -1,27 +1,27 @@
-//! What the lab finds on this machine, before anything is booted.
+//! Checks of this machine, before anything is booted.
 
 use crate::image::{binary_dir, OWN};
 use crate::{cache, fetch, sys};
 use std::fs;
 use std::path::Path;
 
-/// Downloads, unpacked packages and images, with room to work.
+/// Disk space for downloads, unpacked packages, images and work files.
 const DISK_NEEDED: u64 = 2 << 30;
-/// The host's memory, what the emulator needs itself, and the page cache of its image.
+/// Memory for the host, for the emulator itself, and for the page cache of its image.
 const MEMORY_NEEDED: u64 = 4 << 30;
 
 /// One finding.
 #[derive(Debug)]
 pub struct Finding {
-    /// What was looked at.
+    /// What was checked.
     pub what: &'static str,
     /// Can the lab work with it?
     pub good: bool,
-    /// What was found, and what would be right if it is not good.
+    /// What was found, and if it is not good, what is needed.
     pub text: String,
 }
 
-/// Looks at everything. Nothing is changed but that the cache's folder is created.
+/// Runs all checks. Changes nothing, except that the cache's folder is created.
 pub fn examine() -> Vec<Finding> {
     vec![processor(), memory(), disk(), parts(), binaries(), acceleration(), sched_ext()]
 }

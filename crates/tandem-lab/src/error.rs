@@ -15,7 +15,7 @@ pub enum LabError {
         /// Why it failed.
         source: std::io::Error,
     },
-    /// An experiment file is not understood.
+    /// An experiment file is invalid.
     #[error("{origin}: {message}")]
     Experiment {
         /// File, or name of a built-in experiment.
@@ -50,10 +50,10 @@ pub enum LabError {
         /// Where it was expected.
         path: PathBuf,
     },
-    /// The emulated machine failed, not what runs on it.
+    /// The emulated machine failed, not the software on it.
     #[error("rig failure: {0}")]
     Rig(String),
-    /// What runs on the machine failed.
+    /// The software under test failed.
     #[error("{0}")]
     UnderTest(String),
     /// An agent refused a request.
@@ -61,7 +61,7 @@ pub enum LabError {
     Agent {
         /// Machine.
         target: String,
-        /// Its words.
+        /// The agent's message.
         message: String,
     },
     /// Interrupted by the user.

@@ -1,11 +1,11 @@
-//! Experiment files: what is booted, contended, run and collected.
+//! Experiment files: machines, contention, workloads and metrics.
 
 use crate::LabError;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use tandem_result::Better;
 
-/// The arm without a scheduler of ours: the kernel's own.
+/// The arm with the kernel's own scheduler.
 pub const KERNEL_ARM: &str = "eevdf";
 /// Name of the machine under test in mode `single`.
 pub const SINGLE: &str = "host";
@@ -36,10 +36,10 @@ pub struct Experiment {
     /// Repetitions of each arm.
     #[serde(default = "ten")]
     pub reps: u32,
-    /// How often the workloads run in each of them: loading a scheduler takes half a minute in an emulated guest.
+    /// How often the workloads run in each repetition: loading a scheduler takes half a minute in an emulated guest.
     #[serde(default = "once")]
     pub rounds: u32,
-    /// How often everything is booted anew; every boot runs all repetitions.
+    /// How often all machines are booted; every boot runs all repetitions.
     #[serde(default = "once")]
     pub boots: u32,
     /// Schedulers to compare; the first is the baseline.
@@ -49,14 +49,14 @@ pub struct Experiment {
     pub commands: BTreeMap<String, Vec<String>>,
     /// Host CPUs; default: one more than the cores of this machine.
     pub cpus: Option<usize>,
-    /// Sockets on which they lie, each with a last-level cache of its own; default: one. Needs `cpus`, a multiple of it.
+    /// Sockets of the host, each with a last-level cache of its own; default: one. Needs `cpus`, a multiple of it.
     pub sockets: Option<usize>,
     /// Name of the guest under test; default: the first.
     pub under_test: Option<String>,
     /// Guests.
     #[serde(default, rename = "vm")]
     pub vms: Vec<Vm>,
-    /// The host's own scheduler, where it shall not be as its kernel comes.
+    /// Settings of the host's own scheduler that differ from its kernel's defaults.
     #[serde(default)]
     pub host: HostScheduler,
     /// Competitors.
@@ -71,10 +71,10 @@ pub struct Experiment {
     /// Shell functions for the scripts of all workloads.
     #[serde(default)]
     pub functions: String,
-    /// What is run and measured.
+    /// Programs to run and measure.
     #[serde(rename = "workload")]
     pub workloads: Vec<Workload>,
-    /// Do the figures depend on time? If not, disturbance from outside does not void them.
+    /// Do the figures depend on time? If not, disturbance from outside does not make the run inconclusive.
     #[serde(default = "yes")]
     pub timed: bool,
     /// The workloads load the scheduler themselves: trouble in them is not the rig's, and they are not repeated.
@@ -85,14 +85,15 @@ pub struct Experiment {
     pub report_contention: bool,
 }
 
-/// No workload may run for longer, seconds.
+/// Upper bound of a workload's time limit, seconds.
 const LONGEST_S: f64 = 7200.0;
 
 /// What an experiment changes in the host's fair class (`/sys/kernel/debug/sched`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostScheduler {
-    /// Turns end when they are due (the feature `HRTICK`); without, at the tick, as on kernels before it was the default.
+    /// Slices end on time, by a timer (the feature `HRTICK`). `false`: at the tick, as on kernels before 7.1, where it
+    /// is not the default.
     pub hrtick: Option<bool>,
     /// `base_slice_ns`, in microseconds.
     pub base_slice_us: Option<u64>,
@@ -108,7 +109,7 @@ impl HostScheduler {
         }
     }
 
-    /// The shell command that does it; none: nothing is to be changed.
+    /// The shell command that makes these settings; `None` if there are none.
     pub fn command(&self) -> Option<String> {
         let hrtick = self.hrtick.map(hrtick_command);
         let slice = self
@@ -119,7 +120,7 @@ impl HostScheduler {
     }
 }
 
-/// The shell command that makes EEVDF's slices end when they are due, or at ticks.
+/// The shell command that makes EEVDF's slices end on time, by a timer (`on`), or at ticks.
 pub fn hrtick_command(on: bool) -> String {
     format!("echo {} > /sys/kernel/debug/sched/features", if on { "HRTICK" } else { "NO_HRTICK" })
 }
@@ -135,15 +136,15 @@ pub struct Vm {
     /// Each vCPU may run on every CPU of `pins`: the host places it.
     #[serde(default)]
     pub free: bool,
-    /// `cpu.weight` of the guest, beside others that have one (the host's own tasks have none).
+    /// `cpu.weight` of the guest, against other guests that have one (the host's own tasks have none).
     pub weight: Option<u32>,
     /// Memory in MiB.
     #[serde(default = "memory_mib")]
     pub memory_mib: u32,
-    /// More kernel parameters.
+    /// Additional kernel parameters.
     #[serde(default)]
     pub kernel_args: String,
-    /// The emulator's other threads run on the host's own CPU 0 (libvirt: `emulatorpin`), not beside the vCPUs.
+    /// The emulator's other threads run on the host's CPU 0 (libvirt: `emulatorpin`), not on the vCPUs' CPUs.
     #[serde(default)]
     pub emulator_apart: bool,
 }
@@ -154,7 +155,7 @@ pub struct Vm {
 pub struct Throttle {
     /// Guest.
     pub vm: String,
-    /// One of its vCPUs; none: the whole guest, emulator threads included.
+    /// One of its vCPUs; `None`: the whole guest, emulator threads included.
     pub vcpu: Option<usize>,
     /// Run time per period, microseconds.
     pub quota_us: u64,
@@ -172,33 +173,33 @@ pub struct Contention {
     pub name: String,
     /// Host CPUs.
     pub cpus: Vec<usize>,
-    /// For how long a vCPU there shall be inactive, microseconds.
+    /// Preemption interval of a vCPU there, microseconds.
     pub on_us: u64,
-    /// For how long it shall be active, microseconds.
+    /// Time between two preemption intervals, microseconds.
     pub off_us: u64,
     /// Irregular: both times are exponential with these means.
     pub seed: Option<u64>,
-    /// Only one of the CPUs is contended at a time; they change places at this interval.
+    /// Only one of the CPUs is contended at a time; the contended CPU changes at this interval.
     #[serde(default)]
     pub swap_ms: u64,
-    /// Each CPU's absences begin so much later than those of the one before it, microseconds.
+    /// The preemption intervals on each CPU begin this much later than those on the CPU before it, microseconds.
     #[serde(default)]
     pub stagger_us: u64,
-    /// Stretches of time with other lengths, one after another from the beginning of each workload on.
+    /// Phases with other lengths, one after another from the beginning of each workload on.
     #[serde(default, rename = "phase")]
     pub phases: Vec<Phase>,
 }
 
-/// A stretch of time of a contention.
+/// A phase of a contention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
     /// Its length, milliseconds.
     pub for_ms: u64,
-    /// For how long a vCPU there shall be inactive, microseconds; 0: it is left alone.
+    /// Preemption interval of a vCPU there, microseconds; 0: it is not preempted.
     #[serde(default)]
     pub on_us: u64,
-    /// For how long it shall be active, microseconds.
+    /// Time between two preemption intervals, microseconds.
     #[serde(default)]
     pub off_us: u64,
 }
@@ -215,7 +216,7 @@ pub struct Background {
     pub workloads: Option<Vec<String>>,
 }
 
-/// Something to run.
+/// A program to run and measure.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
@@ -231,7 +232,7 @@ pub struct Workload {
     /// Limit, seconds.
     #[serde(default = "limit_s")]
     pub timeout_s: f64,
-    /// What is taken from the last line of its output, a JSON object.
+    /// Figures that are taken from the last line of its output, a JSON object.
     #[serde(default)]
     pub metrics: Vec<MetricSpec>,
 }
@@ -242,20 +243,20 @@ pub struct Workload {
 pub struct MetricSpec {
     /// Its name in the result, unique.
     pub name: String,
-    /// Where it stands, e.g. `latency_us.p95` or `threads.0.work`.
+    /// Its path in the JSON, e.g. `latency_us.p95` or `threads.0.work`.
     pub path: String,
     /// Unit.
     #[serde(default)]
     pub unit: String,
     /// Direction of improvement.
     pub better: Better,
-    /// For a list of windows of progress: what to make of it.
+    /// For a list of windows of progress: how to reduce it to one figure.
     pub reduce: Option<Reduce>,
-    /// For a number that a program has estimated: the sample is how far it is from the host's own accounting.
+    /// For a number that a program has estimated: the sample is its distance from the host's own accounting.
     pub against_host: Option<AgainstHost>,
 }
 
-/// What an estimate is compared with: the host's accounting of the same time, as far as the vCPU wanted to run.
+/// What an estimate is compared with: the host's accounting of the time in which the vCPU wanted to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgainstHost {
@@ -265,13 +266,13 @@ pub struct AgainstHost {
     pub figure: HostFigure,
 }
 
-/// What the host knows of a vCPU.
+/// A figure of a vCPU that the host knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostFigure {
-    /// Part of the time in which it ran, 0 to 1; the error is in percentage points.
+    /// Part of the time that it wanted to run in which it ran, 0 to 1; the error is in percentage points.
     Share,
-    /// Mean length of its absences, milliseconds; the error is in percent of it. Needs contention on its CPU.
+    /// Its mean preemption interval, milliseconds; the error is in percent of it. Needs contention on its CPU.
     AbsenceMs,
 }
 
@@ -291,7 +292,7 @@ pub enum Reduce {
         /// Metric that is the reference.
         of: String,
     },
-    /// Longest stretch in milliseconds in which every mean over `hold_ms` is below `speed`.
+    /// Longest interval in milliseconds in which every mean over `hold_ms` is below `speed`.
     LongestBelow {
         /// Fraction of the reference.
         speed: f64,
@@ -302,10 +303,10 @@ pub enum Reduce {
         /// Metric that is the reference.
         of: String,
     },
-    /// Of all phases but the first: the longest time in milliseconds until the mean speed over the next `hold_ms` is
-    /// at least `speed` of the mean of the phase's second half. Needs no reference.
+    /// The longest recovery time of all phases but the first: milliseconds until the mean speed over the next
+    /// `hold_ms` is at least `speed` of the mean of the phase's second half. Needs no reference.
     Recovery {
-        /// Fraction of what the phase comes to.
+        /// Fraction of the mean of the phase's second half.
         speed: f64,
         /// Length of a window.
         window_ms: f64,
@@ -395,7 +396,7 @@ impl Experiment {
         }
     }
 
-    /// The same with other arms.
+    /// The same experiment with other arms.
     ///
     /// # Errors
     /// An arm is unknown.
@@ -406,7 +407,7 @@ impl Experiment {
         Ok(self)
     }
 
-    /// Contention during a workload, by its place in the file.
+    /// Contention during a workload, as indices into the file's list.
     pub fn contention_of(&self, workload: &Workload) -> BTreeSet<usize> {
         let chosen = |c: &Contention| workload.contention.as_ref().is_none_or(|list| list.contains(&c.name));
         self.contention.iter().enumerate().filter(|(_, c)| chosen(c)).map(|(index, _)| index).collect()
@@ -541,7 +542,7 @@ impl Experiment {
                     throttle.vm
                 ));
             }
-            // What the kernel accepts.
+            // The kernel's limits.
             if throttle.quota_us < 1000 || !(1000..=1_000_000).contains(&throttle.period_us) {
                 return Err(
                     "[[throttle]]: quota_us from 1000, period_us from 1000 to 1000000 (the kernel's limits)"

@@ -1,6 +1,6 @@
-//! Fetches QEMU, a kernel with sched_ext and the workload programs from Debian's packages into the
-//! cache. The machine's own packages are not touched: apt runs on a configuration of its own, with an
-//! empty package database; only the mirror is taken from the machine's sources.
+//! Fetches QEMU, a kernel with sched_ext and the workload programs from Debian's packages into the cache. The machine's
+//! own packages are not touched: apt runs with a separate configuration and an empty package database. Only the mirror
+//! is taken from the machine's sources.
 
 use crate::{cache, progress, sys, LabError};
 use std::fs;
@@ -8,13 +8,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Everything comes from this suite; it moves on, and what came is recorded.
+/// Everything comes from this suite. It changes over time, so the fetched versions are recorded.
 const SUITE: &str = "sid";
 const QEMU: &[&str] = &["qemu-system-x86"];
 const PROGRAMS: &[&str] =
     &["rt-tests", "rt-app", "stress-ng", "sysbench", "nginx", "wrk", "redis-server", "redis-tools", "pbzip2"];
 
-/// What the lab boots and runs.
+/// Everything that the lab boots and runs.
 #[derive(Debug, Clone)]
 pub struct Parts {
     /// Root of the unpacked QEMU packages.
@@ -62,7 +62,7 @@ pub fn parts() -> Result<Parts, LabError> {
     })
 }
 
-/// Are all parts in the cache? The mark alone does not say so: somebody may have removed a part.
+/// Are all parts in the cache? The mark alone does not prove it: a part may have been removed since.
 pub(crate) fn is_whole(root: &Path) -> bool {
     [cache::DONE, "qemu", "programs", "kernel", "vmlinux"].iter().all(|name| root.join(name).exists())
 }
@@ -86,7 +86,7 @@ fn qemu_version(root: &Path) -> String {
 
 /// The first Debian mirror in one of the machine's sources, in either format of apt.
 fn mirror(text: &str) -> Option<String> {
-    // A file of the newer format has stanzas; each can be switched off.
+    // A file of the newer format (deb822) has stanzas; each can be disabled.
     let off =
         |stanza: &str| stanza.lines().any(|line| line.replace(' ', "").eq_ignore_ascii_case("enabled:no"));
     text.split("\n\n")
@@ -103,7 +103,7 @@ fn mirror(text: &str) -> Option<String> {
 /// # Errors
 /// Its sources name none.
 pub fn machine_mirror() -> Result<String, LabError> {
-    // apt ignores files with other endings, and so do we.
+    // Like apt, ignore files with other extensions.
     let is_source = |path: &PathBuf| path.extension().is_some_and(|end| end == "list" || end == "sources");
     let listed = fs::read_dir("/etc/apt/sources.list.d")
         .into_iter()
@@ -124,7 +124,7 @@ pub(crate) struct Apt {
 }
 
 impl Apt {
-    /// An apt of its own below `cache`, which sees these suites.
+    /// A separate apt below `cache` that sees these suites.
     pub(crate) fn new(cache: &Path, suites: &[&str]) -> Result<Self, LabError> {
         let root = cache.join("apt");
         for dir in ["lists/partial", "archives/partial", "none", "debs"] {
@@ -160,7 +160,7 @@ impl Apt {
             ),
         )?;
         let manifest = cache.join("packages");
-        // Of an interrupted run.
+        // Left by an interrupted run.
         let _ = fs::remove_file(&manifest);
         Ok(Self { config, debs: root.join("debs"), manifest })
     }
@@ -185,7 +185,7 @@ impl Apt {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Fetches packages with all that they depend on, and unpacks them below `root`.
+    /// Fetches packages with all their dependencies, and unpacks them below `root`.
     fn unpack(&self, what: &str, packages: &[&str], root: &Path) -> Result<(), LabError> {
         let mut args = vec!["install", "-s", "--no-install-recommends"];
         args.extend(packages);
@@ -198,7 +198,7 @@ impl Apt {
         self.unpack_exactly(what, &all, root)
     }
 
-    /// Notes what came: the suite moves on.
+    /// Records the fetched versions, since the suite changes over time.
     fn record(&self, what: &str, mut files: Vec<String>) -> Result<(), LabError> {
         files.sort();
         let text: String = files.iter().map(|file| format!("{what}: {file}\n")).collect();
@@ -214,7 +214,7 @@ impl Apt {
         root: &Path,
     ) -> Result<(), LabError> {
         progress::note(&format!("lab: fetching {what} ({} packages)", packages.len()));
-        // Left-overs of an interrupted run must not mix with this one.
+        // Files of an interrupted run must not mix with those of this one.
         let _ = fs::remove_dir_all(root);
         let _ = fs::remove_dir_all(&self.debs);
         cache::create(&self.debs)?;
@@ -246,7 +246,7 @@ impl Apt {
     }
 }
 
-/// Release of the newest cloud kernel that has its modules in a package of their own.
+/// Release of the newest cloud kernel whose modules are in a separate package.
 fn newest_kernel(apt: &Apt) -> Result<String, LabError> {
     let names = apt.run("apt-cache", &["pkgnames", "linux-binary-"])?;
     names
@@ -303,8 +303,8 @@ pub(crate) fn extract_vmlinux(root: &Path, release: &str, out: &Path) -> Result<
         .status()
         .map_err(LabError::io("run zstd on", &packed))?;
     let _ = fs::remove_file(&packed);
-    // The kernel appends four bytes, of which both tools complain after all is written: the length of what was packed. That
-    // tells whether it is all there (the disk may be full).
+    // The kernel appends four bytes: the unpacked length. Both tools complain about them after they have written
+    // everything. The length tells whether the output is complete (the disk may be full).
     let whole = length_of_packed(payload) == fs::metadata(out).ok().map(|meta| meta.len());
     if !whole {
         let _ = fs::remove_file(out);
@@ -313,7 +313,7 @@ pub(crate) fn extract_vmlinux(root: &Path, release: &str, out: &Path) -> Result<
     Ok(())
 }
 
-/// Length of what a kernel's payload unpacks to, as its last four bytes say.
+/// Unpacked length of a kernel's payload, from its last four bytes.
 fn length_of_packed(payload: &[u8]) -> Option<u64> {
     payload.last_chunk::<4>().map(|four| u64::from(u32::from_le_bytes(*four)))
 }

@@ -1,4 +1,4 @@
-//! What a program in a guest has estimated, against what the host knows of the same time.
+//! Compares the estimates of a program in a guest with the host's accounting of the same time.
 
 use crate::contention::Delivered;
 use crate::experiment::{AgainstHost, HostFigure};
@@ -16,7 +16,7 @@ impl<'a> HostTruth<'a> {
         Self { vm, times, delivered }
     }
 
-    /// The error of an estimate, in the unit that [`HostFigure`] names. None: the host has nothing to compare with.
+    /// The error of an estimate, in the unit that [`HostFigure`] names. `None` if the host has no figure for it.
     pub(crate) fn error_of(&self, estimate: f64, against: AgainstHost) -> Option<f64> {
         match against.figure {
             HostFigure::Share => {

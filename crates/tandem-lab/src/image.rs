@@ -1,5 +1,5 @@
-//! Builds the initial RAM disks. Base images (programs, emulator) are kept in the cache; our own
-//! binaries travel in a small archive that is appended at every boot, so that a rebuild costs nothing.
+//! Builds the initial RAM disks. Base images (programs, emulator) are kept in the cache. Our own binaries are in a
+//! small archive that is appended at every boot, so that rebuilding them does not rebuild the base images.
 
 use crate::cpio::Archive;
 use crate::fetch::{library_dir, Parts};
@@ -31,7 +31,7 @@ const PROGRAMS: &[&str] = &[
     "usr/bin/redis-cli",
     "usr/bin/pbzip2",
 ];
-/// The smallest build of QEMU that has what a guest of the lab needs.
+/// The smallest build of QEMU that can run a guest of the lab.
 const HOST_QEMU: &str = "usr/bin/qemu-system-x86_64-microvm";
 const HOST_MODULES: &[&str] = &["irqbypass", "kvm", "kvm-amd", "kvm-intel"];
 const GUEST_MODULES: &[&str] = &["virtio_mmio"];
@@ -44,9 +44,9 @@ pub const OWN: &[&str] = &["tandem", "tandem-kit", "tandem-agent"];
 /// Base images.
 #[derive(Debug, Clone)]
 pub struct Images {
-    /// Guests, and hosts that run workloads themselves.
+    /// Image of guests, and of hosts that run workloads themselves.
     pub guest: PathBuf,
-    /// Hosts with guests.
+    /// Image of hosts with guests.
     pub host: PathBuf,
 }
 
@@ -67,7 +67,7 @@ pub fn base_images(parts: &Parts) -> Result<Images, LabError> {
                     &format!("usr/bin/{}", base_name(program)),
                 )?;
             }
-            // Programs with BPF in them look here for how the kernel was built.
+            // BPF programs' loaders read the kernel's configuration here.
             let config = format!("boot/config-{}", parts.kernel_release);
             add(archive, &parts.modules.join("config"), &config, false)?;
             modules(archive, parts, GUEST_MODULES)
@@ -94,7 +94,7 @@ pub fn base_images(parts: &Parts) -> Result<Images, LabError> {
     Ok(images)
 }
 
-/// Writes the archive of our own binaries, and of those other schedulers that are `wanted`: a small guest has no room
+/// Writes the archive of our own binaries, and of the other schedulers that are `wanted`: a small guest has no room
 /// for more.
 pub fn overlay(out: &Path, wanted: impl Fn(&str) -> bool) -> Result<(), LabError> {
     let dir = binary_dir();
@@ -113,7 +113,7 @@ pub fn overlay(out: &Path, wanted: impl Fn(&str) -> bool) -> Result<(), LabError
     })
 }
 
-/// Other schedulers to compare with, static binaries named scx_*; there are some only after `make bench`.
+/// Other schedulers to compare with, static binaries named scx_*. They exist only after `make bench`.
 fn peers() -> Result<Vec<PathBuf>, LabError> {
     let dir = cache::dir()?.join("peers/bin");
     let is_peer = |path: &PathBuf| base_name(&path.to_string_lossy()).starts_with("scx_");
@@ -123,7 +123,7 @@ fn peers() -> Result<Vec<PathBuf>, LabError> {
     Ok(peers)
 }
 
-/// Appends archives to each other, which is how the kernel takes several at once.
+/// Concatenates archives: the kernel unpacks all of them.
 pub fn concatenate(out: &Path, inputs: &[&Path]) -> Result<(), LabError> {
     let mut file = File::create(out).map_err(LabError::io("write", out))?;
     for input in inputs {
@@ -219,7 +219,7 @@ fn with_libraries(archive: &mut Out, root: &Path, program: &str, name: &str) -> 
         }
     }
     add(archive, &loader, "lib64/ld-linux-x86-64.so.2", true)?;
-    // The loader looks here without a cache of its own.
+    // Without an ld.so.cache the loader searches its default directories, usr/lib among them.
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! Other kernels than the newest: one of each series that Debian's suites offer at this moment. They
-//! boot as hosts without guests, so that one file of theirs is enough.
+//! Kernels other than the newest: one of each series that Debian's suites offer at this moment. They boot as hosts
+//! without guests, so that only the kernel image is needed.
 
 use crate::fetch::{extract_vmlinux, version_key, Apt};
 use crate::{cache, progress, LabError};
@@ -12,7 +12,7 @@ const SUITES: &[&str] =
     &["bookworm", "bookworm-backports", "trixie", "trixie-backports", "forky", "sid", "experimental"];
 /// The first series with sched_ext.
 const OLDEST: [u32; 2] = [6, 12];
-/// How packages with a bootable cloud kernel are named, the signed ones first.
+/// Name prefixes of packages with a bootable cloud kernel, signed ones first.
 const PREFIXES: &[&str] =
     &["linux-binary-", "linux-image-", "linux-binary-unsigned-", "linux-image-unsigned-"];
 const FLAVOUR: &str = "-cloud-amd64";
@@ -20,7 +20,7 @@ const FLAVOUR: &str = "-cloud-amd64";
 /// A kernel that can be booted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
-    /// Its release, as `uname -r` says.
+    /// Its release, as in `uname -r`.
     pub release: String,
     /// Package that carries it.
     pub package: String,
@@ -43,11 +43,11 @@ fn apt() -> Result<Apt, LabError> {
 /// The newest kernel of each series from 6.12 on, oldest first.
 ///
 /// # Errors
-/// No package list can be had.
+/// No package list is available.
 pub fn list() -> Result<Vec<Kernel>, LabError> {
     let apt = apt()?;
     progress::note("lab: fetching package lists of all suites");
-    // A suite that the mirror does not carry is no failure; no suite at all shows below.
+    // A suite that the mirror does not carry is no failure. If there is no suite at all, the list below is empty.
     let failure = apt.run("apt-get", &["-qq", "update"]).err();
     let mut names = Vec::new();
     for prefix in PREFIXES {

@@ -1,6 +1,5 @@
-//! The lab: boots a real Linux host with real KVM guests inside QEMU, contends for its CPUs as an
-//! experiment file asks, runs the same programs under each scheduler in turn, and says what came out
-//! and how far it can be believed.
+//! The lab: boots a real Linux host with real KVM guests inside QEMU, contends for the host's CPUs as an experiment
+//! file asks, runs the same programs under each scheduler in turn, and reports the result and whether it is valid.
 
 pub mod cache;
 pub mod catalog;

@@ -1,4 +1,4 @@
-//! The line to the machines: requests out, replies in, by number.
+//! The connection to the machines' agents. Requests and replies are matched by number.
 
 use crate::{sys, LabError};
 use serde::de::DeserializeOwned;
@@ -13,20 +13,20 @@ use tandem_agent::{Facts, Op, Output, Reply, Request};
 
 type Waiting = Arc<Mutex<HashMap<u64, Sender<Result<Value, String>>>>>;
 
-/// How often a waiting caller looks whether the machine still lives.
+/// How often a waiting caller checks whether the machine is still alive.
 const PULSE: Duration = Duration::from_millis(200);
 
-/// The line.
+/// The connection.
 pub struct Link {
     out: UnixStream,
     waiting: Waiting,
     next_id: u64,
-    /// Says why nothing will come any more, if so.
+    /// Fails with the reason if no more replies can come.
     alive: Box<dyn Fn() -> Result<(), LabError>>,
 }
 
 impl Link {
-    /// Takes over a connected socket. `alive` is asked while replies are waited for.
+    /// Takes over a connected socket. `alive` is called while waiting for replies.
     pub fn new(socket: UnixStream, alive: Box<dyn Fn() -> Result<(), LabError>>) -> Result<Self, LabError> {
         let reader = socket.try_clone().map_err(LabError::io("clone", "the line to the machine"))?;
         let waiting = Waiting::default();
@@ -44,7 +44,7 @@ impl Link {
         Ok(Self { out: socket, waiting, next_id: 1, alive })
     }
 
-    /// Sends a request; the reply comes through the receiver.
+    /// Sends a request. The reply arrives on the receiver.
     pub fn send(&mut self, target: &str, op: Op) -> Result<Receiver<Result<Value, String>>, LabError> {
         let id = self.next_id;
         self.next_id += 1;
@@ -88,13 +88,13 @@ impl Link {
         }
     }
 
-    /// Asks and waits.
+    /// Sends a request and waits for the reply.
     pub fn ask(&mut self, target: &str, op: Op, limit: Duration) -> Result<Value, LabError> {
         let told = self.send(target, op)?;
         self.receive(target, &told, limit)
     }
 
-    /// Asks for something of a known shape.
+    /// Sends a request whose reply has a known type.
     pub fn ask_for<T: DeserializeOwned>(
         &mut self,
         target: &str,
@@ -106,7 +106,7 @@ impl Link {
             .map_err(|error| LabError::Rig(format!("{target} sent nonsense: {error}")))
     }
 
-    /// Asks until the machine answers at all.
+    /// Repeats a request until the machine answers.
     pub fn wait_for(&mut self, target: &str, limit: Duration) -> Result<Facts, LabError> {
         let deadline = Instant::now() + limit;
         loop {
@@ -125,7 +125,7 @@ impl Link {
         }
     }
 
-    /// Runs a program on a machine to its end.
+    /// Runs a program on a machine and waits for its end.
     pub fn exec(&mut self, target: &str, argv: &[String], timeout: Duration) -> Result<Output, LabError> {
         let op = Op::Exec { argv: argv.to_vec(), timeout_s: timeout.as_secs_f64() };
         self.ask_for(target, op, timeout + Duration::from_secs(30))

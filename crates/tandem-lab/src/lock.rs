@@ -5,15 +5,15 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often a waiting lab looks again, and whether it was interrupted.
+/// How often a waiting lab tries the lock again and checks for an interruption.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Held for as long as it lives.
+/// The lock. It is held until the value is dropped.
 #[derive(Debug)]
 pub struct MachineLock(#[allow(dead_code, reason = "closing the file releases the lock")] File);
 
 impl MachineLock {
-    /// Takes the lock; if another lab has it, says so once through `tell` and waits.
+    /// Takes the lock. If another lab holds it, says so once through `tell` and waits.
     ///
     /// # Errors
     /// The lock file cannot be used, or the wait was interrupted.
@@ -22,7 +22,7 @@ impl MachineLock {
     }
 
     fn take_at(path: &Path, tell: impl Fn(&str)) -> Result<Self, LabError> {
-        // Another user's file in a sticky folder can be opened, but not with the wish to create it.
+        // Another user's file in a sticky folder can be opened, but not with O_CREAT.
         let file = File::open(path).or_else(|_| File::create(path)).map_err(LabError::io("open", path))?;
         let mut told = false;
         while !sys::try_lock(&file).map_err(LabError::io("lock", path))? {

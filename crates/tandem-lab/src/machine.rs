@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tandem_agent::{Op, PORT_NAME, SELF};
 use tempfile::TempDir;
 
-/// How the host's CPUs are made.
+/// How the host's CPUs are implemented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accel {
     /// Hardware virtualisation.
@@ -34,7 +34,7 @@ impl Accel {
     }
 }
 
-/// Lines of the host's console that matter, and the whole of it for people.
+/// The host's console: its signs of trouble, and its last lines for people.
 #[derive(Default)]
 struct Console {
     signs: Vec<Sign>,
@@ -51,16 +51,16 @@ pub struct Machine {
     console: Arc<Mutex<Console>>,
     /// Removed with the machine.
     _socket_dir: TempDir,
-    /// The line to its agent.
+    /// The connection to its agent.
     pub link: Link,
 }
 
-/// What a host has.
+/// Size of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
     /// CPUs.
     pub cpus: usize,
-    /// Sockets on which they lie, each with a last-level cache of its own; a divisor of `cpus`.
+    /// Sockets, each with a last-level cache of its own; a divisor of `cpus`.
     pub sockets: usize,
     /// Memory in MiB.
     pub memory_mib: u32,
@@ -75,7 +75,7 @@ impl Machine {
         size: Size,
         accel: Accel,
     ) -> Result<Self, LabError> {
-        // The cache's path may be longer than the 107 bytes that the address of a socket has room for.
+        // The cache's path may be longer than the 107 bytes of a socket address.
         let socket_dir = tempfile::Builder::new()
             .prefix("tandem-lab.")
             .tempdir()
@@ -130,23 +130,24 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Each CPU of the host to a core of its own. CPU 0, which only keeps house where there are more of them than
-    /// cores, floats then.
+    /// Pins the thread of each CPU of the host to a core of its own. If there are more CPUs than cores, CPU 0 only does
+    /// housekeeping, and is not pinned.
     fn pin_threads(&self) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = noise::vcpu_threads(self.pid);
         let floats = threads.len() > cores;
         for (cpu, tid) in threads.into_iter().filter(|(cpu, _)| *cpu > 0 || !floats) {
-            // Less exact contention, and more noise, is all that is lost where this is not allowed.
+            // Where pinning is not allowed, contention is less exact and noisier.
             let _ = sys::pin(tid, core_of(cpu, cores));
         }
     }
 
-    /// The timers of an emulated machine are fired by the emulator's first thread. It runs rarely and shortly, but
-    /// behind emulated CPUs that spin it waits for up to ten milliseconds, and so do all their interrupts.
+    /// Gives the emulator's first thread real-time priority. That thread fires the timers of an emulated machine. It
+    /// runs rarely and briefly, but at ordinary priority it waits for up to ten milliseconds behind emulated CPUs that
+    /// spin, and so do all their timer interrupts.
     fn keep_timers(&self) {
         if let Ok(tid) = i32::try_from(self.pid) {
-            // Likewise: later timers are all that is lost where this is not allowed.
+            // Where this is not allowed, timers fire later.
             let _ = sys::at_once(tid);
         }
     }
@@ -176,7 +177,7 @@ impl Machine {
         self.console.lock().unwrap_or_else(PoisonError::into_inner).tail.join("\n")
     }
 
-    /// Powers the host off; kills it if it does not obey.
+    /// Powers the host off; kills it if it does not respond.
     pub fn power_off(mut self) -> Result<(), LabError> {
         self.link.ask(SELF, Op::PowerOff, Duration::from_secs(10))?;
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -224,7 +225,7 @@ fn listen(output: std::process::ChildStdout, console: Arc<Mutex<Console>>) {
     });
 }
 
-/// Is there any use in waiting on?
+/// Fails if the machine cannot answer any more: the emulator has ended, or the console shows trouble.
 fn check(qemu: &Arc<Mutex<Child>>, console: &Arc<Mutex<Console>>) -> Result<(), LabError> {
     let ended = qemu.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
     let trouble = console.lock().unwrap_or_else(PoisonError::into_inner).first_trouble.clone();
@@ -257,8 +258,8 @@ fn connect(socket: &Path, qemu: &Arc<Mutex<Child>>, work: &Path) -> Result<UnixS
     }
 }
 
-/// CPU 1 to core 0, CPU 2 to core 1 and so on, CPU 0 to the last one. Left to itself a kernel that packs threads onto
-/// few cores lets two emulated CPUs share one, 4 ms each, beside one that idles.
+/// Core of an emulated CPU: CPU 1 on core 0, CPU 2 on core 1 and so on, CPU 0 on the last core. Without pinning, a
+/// kernel that packs threads onto few cores lets two emulated CPUs share one core, 4 ms each, beside an idle core.
 fn core_of(cpu: usize, cores: usize) -> usize {
     (cpu + cores - 1) % cores
 }

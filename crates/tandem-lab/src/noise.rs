@@ -1,14 +1,14 @@
-//! Disturbance from outside: what the machine under the lab did to the emulator's vCPU threads.
+//! Disturbance from outside: how long the outer machine made the emulator's vCPU threads wait, and its steal.
 
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Above this share of waiting, figures are void: something else used the cores.
+/// Above this part of waiting, the run is inconclusive: something else used the cores.
 pub const WAIT_LIMIT_PCT: f64 = 25.0;
-/// Above this steal of the machine itself, likewise.
+/// Above this steal of the outer machine, the run is inconclusive.
 pub const STEAL_LIMIT_PCT: f64 = 10.0;
 
-/// A moment in the outer machine's accounting.
+/// The outer machine's accounting at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     threads: BTreeMap<i32, (u64, u64)>,
@@ -16,7 +16,7 @@ pub struct Snapshot {
     total: u64,
 }
 
-/// Threads of the emulator that run the host's vCPUs, CPU 0 (housekeeping) left out.
+/// Threads of the emulator that run the host's vCPUs, with their CPU numbers, in order.
 pub fn vcpu_threads(pid: u32) -> Vec<(usize, i32)> {
     let mut threads = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
@@ -30,7 +30,7 @@ pub fn vcpu_threads(pid: u32) -> Vec<(usize, i32)> {
     threads
 }
 
-/// Takes a snapshot.
+/// Takes a snapshot, without CPU 0 (housekeeping).
 pub fn snapshot(pid: u32) -> Snapshot {
     let mut taken = Snapshot::default();
     for (_, tid) in vcpu_threads(pid).into_iter().filter(|(cpu, _)| *cpu > 0) {
@@ -48,7 +48,7 @@ pub fn snapshot(pid: u32) -> Snapshot {
     taken
 }
 
-/// Disturbance between two snapshots: percent of waiting of the worst thread, and percent of steal.
+/// Disturbance between two snapshots: percent of its runnable time that the worst thread waited, and percent of steal.
 pub fn between(earlier: &Snapshot, later: &Snapshot) -> (f64, f64) {
     let percent = |part: u64, whole: u64| if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 };
     let wait = later

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
-/// A line that says where a run is.
+/// A line that shows how far a run is.
 pub struct Progress {
     name: String,
     started: Instant,
@@ -11,17 +11,17 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Begins.
+    /// Progress of a run that starts now.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_string(), started: Instant::now(), live: std::io::stderr().is_terminal() }
     }
 
-    /// Says what happens now.
+    /// Shows the current step.
     pub fn step(&self, what: &str) {
         let seconds = self.started.elapsed().as_secs();
         let line = format!("[{seconds:4}s] {}: {what}", self.name);
         let mut err = std::io::stderr().lock();
-        // Progress that cannot be shown is no reason to stop.
+        // Progress that cannot be shown does not end the run.
         let _ = if self.live {
             write!(err, "\r\x1b[2K{line}").and_then(|()| err.flush())
         } else {
@@ -38,7 +38,7 @@ impl Drop for Progress {
     }
 }
 
-/// One plain line.
+/// Prints one plain line.
 pub fn note(text: &str) {
     eprintln!("{text}");
 }

@@ -1,9 +1,9 @@
 //! Tells a failure of the emulated rig from one of the software under test.
 //!
-//! The emulator has faults of its own. The surest sign is `Oops: int3`: the kernel patches code while
-//! another emulated CPU still runs a stale translation of it. A scheduler in a guest cannot bring the
-//! host down either. Any other trouble counts as the rig's only while no scheduler of ours is loaded;
-//! with one loaded it is ours until a control shows otherwise.
+//! The emulator has faults of its own. The surest sign is `Oops: int3`: the kernel patches code while another emulated
+//! CPU still runs a stale translation of it. A host that fails before its guest does is the rig's failure as well: a
+//! scheduler in a guest cannot bring the host down. Any other trouble counts as the rig's only while no scheduler under
+//! test is loaded. With one loaded it counts against the scheduler until a control shows otherwise.
 
 use crate::experiment::Mode;
 use crate::machine::Accel;
@@ -12,7 +12,7 @@ use tandem_agent::signature;
 /// What a line of a console means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sign {
-    /// The emulator's own signature.
+    /// The signature of the emulator's own fault.
     Emulator,
     /// The host's kernel, or the emulator that runs it, is in trouble.
     Host,
@@ -20,7 +20,7 @@ pub enum Sign {
     Guest,
 }
 
-/// Judges a line of the host's console, which repeats suspicious lines of its guests.
+/// Classifies a line of the host's console, which repeats suspicious lines of its guests.
 pub fn sign(line: &str) -> Option<Sign> {
     if signature::is_emulators(line) {
         Some(Sign::Emulator)
@@ -33,7 +33,7 @@ pub fn sign(line: &str) -> Option<Sign> {
     }
 }
 
-/// Whose failure is it? `signs` in the order of their appearance: the first trouble causes the rest.
+/// Is it the rig's failure? `signs` are in the order of their appearance: the first trouble causes the rest.
 pub fn is_rig_failure(signs: &[Sign], mode: Mode, scheduler_loaded: bool) -> bool {
     let host_failed_first = mode == Mode::Nested && signs.first() == Some(&Sign::Host);
     !scheduler_loaded || host_failed_first || signs.contains(&Sign::Emulator)
@@ -41,12 +41,12 @@ pub fn is_rig_failure(signs: &[Sign], mode: Mode, scheduler_loaded: bool) -> boo
 
 /// Do slices end by a timer in the machine under test?
 ///
-/// A guest of an emulated host does not survive the guest scheduler's slice timers: after some tens of
-/// seconds under hackbench it double-faults with a user's stack pointer in the kernel's system call exit.
-/// The same load without nesting runs for as long as one likes, and so it does in a guest with the timers
-/// off. What it is in the emulation of nested virtualisation is not known; docs/LAB.md has the figures.
-/// So nobody has such timers there, neither Tandem nor the kernel's own fair class (HRTICK): an emulated
-/// timer interrupt costs a tenth of a millisecond, and a comparison must not carry that.
+/// A guest of an emulated host does not survive the guest scheduler's slice timers: after some tens of seconds of
+/// hackbench it double-faults in the kernel's exit from a system call, with the user's stack pointer still in place.
+/// The same load does not fail without nesting, or in a guest with the timers off. The cause in the emulation of nested
+/// virtualisation is not known; docs/LAB.md has the figures. So no scheduler has slice timers there, neither Tandem nor
+/// the kernel's fair class (HRTICK): an emulated timer interrupt costs a tenth of a millisecond, and a comparison must
+/// not depend on that.
 pub fn has_slice_timers(mode: Mode, accel: Accel) -> bool {
     mode != Mode::Nested || accel != Accel::Tcg
 }
@@ -54,13 +54,13 @@ pub fn has_slice_timers(mode: Mode, accel: Accel) -> bool {
 /// Memory that a guest's kernel takes for itself, MiB.
 const KERNELS_OWN_MIB: u32 = 96;
 
-/// Least memory of a guest whose image is so large: it lies there packed and unpacked, and the kernel has to live.
+/// Minimum memory of a guest with an image of this size: it holds the image packed and unpacked, and the kernel.
 pub fn least_memory_mib(image_bytes: u64) -> u32 {
     let image_mib = u32::try_from(image_bytes.div_ceil(1 << 20)).unwrap_or(u32::MAX);
     image_mib.saturating_mul(2).saturating_add(KERNELS_OWN_MIB)
 }
 
-/// A scheduler's command as it may be run in this rig.
+/// A scheduler's command with the options that this rig needs.
 pub fn bearable(mut command: Vec<String>, mode: Mode, accel: Accel) -> Vec<String> {
     let ours = command.starts_with(&["tandem".to_string(), "guest".to_string()]);
     if ours && !has_slice_timers(mode, accel) {

@@ -1,4 +1,4 @@
-//! Runs an experiment: boots, repeats every arm in turn (ABBA), collects, judges.
+//! Runs an experiment: boots, repeats every arm in turn (ABBA), collects the samples, and decides the verdict.
 
 use crate::contention::{self, Delivered, Truth};
 use crate::experiment::{Background, Experiment, Mode, Workload, KERNEL_ARM};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tandem_agent::VcpuStat;
 use tandem_result::{Better, Evidence, ExperimentResult, RunVerdict};
 
-/// A rig that fails this often in a row is given up.
+/// The run is given up after this many rig failures in a row.
 const ATTEMPTS: u32 = 3;
 
 /// Which acceleration to use for the host.
@@ -32,7 +32,7 @@ pub enum AccelChoice {
     Tcg,
 }
 
-/// How to run.
+/// Options of a run.
 #[derive(Debug, Clone, Default)]
 pub struct RunOptions {
     /// Other number of repetitions.
@@ -47,7 +47,7 @@ pub struct RunOptions {
     pub kernel: Option<String>,
 }
 
-/// The host's own truth about a vCPU during one workload.
+/// The host's accounting of a vCPU during one workload.
 #[derive(Clone)]
 pub(crate) struct VcpuTime {
     pub(crate) arm: String,
@@ -63,7 +63,7 @@ pub(crate) struct VcpuTime {
 struct Measured {
     /// Per metric and arm, in order.
     samples: BTreeMap<(String, String), Vec<f64>>,
-    /// Windows per metric and arm, to be reduced when all are there.
+    /// Windows per metric and arm, reduced when all have been measured.
     windows: BTreeMap<(String, String), Vec<Vec<f64>>>,
     delivered: Vec<(String, String, Delivered)>,
     vcpu_times: Vec<VcpuTime>,
@@ -80,7 +80,7 @@ struct Measured {
 /// Runs an experiment to a result. Failures of the software under test are results too.
 ///
 /// # Errors
-/// Nothing could be run at all: missing parts, a broken machine, an interruption.
+/// Nothing could be run: missing parts, a broken machine, an interruption.
 pub fn run(experiment: &Experiment, options: &RunOptions) -> Result<ExperimentResult, LabError> {
     let progress = Progress::new(&experiment.name);
     let mut experiment = experiment.clone();
@@ -114,7 +114,7 @@ pub fn run(experiment: &Experiment, options: &RunOptions) -> Result<ExperimentRe
     Ok(result)
 }
 
-/// What every boot of a run needs.
+/// Everything that each boot of a run needs.
 struct Rig {
     parts: fetch::Parts,
     images: image::Images,
@@ -124,8 +124,8 @@ struct Rig {
 }
 
 impl Rig {
-    /// Boots and measures until the rig delivers; `None` if it never does, or if what is tested fails,
-    /// with the reason in the result.
+    /// Boots and measures until an attempt has no rig failure. `None` if there is none such, or if the software under
+    /// test fails; the reason is in the result.
     fn deliver(
         &self,
         result: &mut ExperimentResult,
@@ -191,10 +191,10 @@ impl Measured {
     }
 }
 
-/// A run ends with the first line that shows trouble; registers and the stack come after it.
+/// A run ends at the first line that shows trouble. The registers and the stack follow it, so wait for them.
 const LAST_WORDS: Duration = Duration::from_secs(12);
 
-/// Ends a session and decides whose failure a failure is.
+/// Ends a session and decides whether a failure is the rig's or that of the software under test.
 fn conclude(
     session: Session,
     outcome: Result<(), LabError>,
@@ -214,7 +214,7 @@ fn conclude(
         Ok(()) => session.end(),
         Err(LabError::Rig(reason) | LabError::Agent { message: reason, .. }) => {
             let ours = !rig::is_rig_failure(&signs, mode, loaded);
-            // The rig's failures are common, and it is tried again.
+            // Rig failures are common and retried, so their consoles are not shown.
             if verbose || ours {
                 eprintln!("--- console of the host\n{}\n---", session.machine.tail());
             }
@@ -229,7 +229,7 @@ fn conclude(
     }
 }
 
-/// Settles what is used. The caller holds the machine's lock.
+/// Decides which acceleration is used. The caller holds the machine's lock.
 pub(crate) fn choose_accel(
     choice: AccelChoice,
     parts: &fetch::Parts,
@@ -243,8 +243,8 @@ pub(crate) fn choose_accel(
     }
 }
 
-/// Does a host with a working nested guest boot with hardware virtualisation? Found by trying, once:
-/// the answer is kept in the cache.
+/// Does a host with a working nested guest boot with hardware virtualisation? It is tried once, and the answer is kept
+/// in the cache.
 fn try_kvm(parts: &fetch::Parts, images: &image::Images, progress: &Progress) -> Result<Accel, LabError> {
     if File::options().read(true).write(true).open("/dev/kvm").is_err() {
         return Ok(Accel::Tcg);
@@ -306,7 +306,8 @@ fn measure(
                     run_workload(session, experiment, workload, arm, measured)?;
                 }
             }
-            // Nothing is measured while schedulers come and go, which takes many times as long on contended vCPUs.
+            // No contention while schedulers are loaded and unloaded: nothing is measured then, and on contended vCPUs
+            // it takes many times as long.
             session.contenders.activate(&mut session.machine.link, experiment, BTreeSet::new())?;
             if let Some(output) = session.unload()? {
                 measured.scheduler_output.insert(arm.clone(), output.stdout + &output.stderr);
@@ -414,7 +415,7 @@ fn lookup<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     })
 }
 
-/// The parts with another kernel. The images stay: a host without guests needs none of their modules.
+/// The parts with another kernel. The images stay the same: a host without guests needs none of their modules.
 fn other_kernel(
     parts: fetch::Parts,
     wanted: &str,
@@ -484,7 +485,7 @@ fn fill(result: &mut ExperimentResult, experiment: &Experiment, measured: Measur
         }
     }
     if experiment.boots > 1 {
-        // The same for all arms: it is the lab that is judged.
+        // The same for all arms: these figures are about the lab.
         for arm in &experiment.arms {
             result.metric_mut("boots with a result", "", Better::Higher).push(arm, f64::from(measured.boots));
             let retries = f64::from(result.rig_failures);
@@ -525,7 +526,7 @@ fn round1(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// Contention per arm, workload and vCPU: asked, and the median of what was delivered.
+/// Contention per arm, workload and vCPU: as asked for, and the median of the delivered one.
 fn summary(delivered: &[(String, String, Delivered)]) -> Vec<Value> {
     let mut groups: BTreeMap<(String, String, String, usize), Vec<&Delivered>> = BTreeMap::new();
     for (arm, workload, d) in delivered {

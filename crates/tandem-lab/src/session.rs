@@ -1,4 +1,4 @@
-//! One boot: the host, its guests, the scheduler under test, and what the host says meanwhile.
+//! One boot: the host, its guests, the scheduler under test, and the competitors.
 
 use crate::contention::Contenders;
 use crate::experiment::{hrtick_command, Experiment, Mode};
@@ -13,12 +13,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tandem_agent::{Facts, Op, Output, VmSpec, SELF};
 
-/// CPU model of guests: without a deadline timer a guest stays on jiffies, and a sleep of 1 ms takes 4.
+/// CPU model of guests. Without a TSC deadline timer a guest stays on jiffies, and a sleep of 1 ms takes 4.
 const GUEST_CPU_TCG: &str = "Nehalem,+arat,+tsc-deadline";
 const GUEST_CPU_KVM: &str = "host";
 const SHORT: Duration = Duration::from_secs(20);
-/// The kernel checks every program before it is loaded: half a minute in a guest that gets half of an emulated CPU, and
-/// several times that on a busy machine.
+/// Time for loading a scheduler. The verifier checks every BPF program: half a minute in a guest that gets half of an
+/// emulated CPU, and several times that on a busy machine.
 const LOADING: Duration = Duration::from_secs(240);
 const GUEST_BOOT: Duration = Duration::from_secs(90);
 const SIGTERM: i32 = 15;
@@ -29,9 +29,9 @@ pub struct Session {
     pub machine: Machine,
     /// Facts of the machine under test.
     pub facts: Facts,
-    /// How fast the machines are, if times are what is measured.
+    /// Speed of the machines, if the experiment measures times.
     pub speed: Speed,
-    /// Is a scheduler of ours loaded just now?
+    /// Is a scheduler under test loaded?
     pub scheduler_loaded: bool,
     /// Competitors on the host's CPUs.
     pub contenders: Contenders,
@@ -81,7 +81,7 @@ impl Session {
                     emulator_apart: vm.emulator_apart,
                 };
                 let started = machine.link.ask(SELF, Op::StartVm(spec), SHORT * 2);
-                // No software under test is in play yet.
+                // No software under test is running yet.
                 started.map_err(|error| match error {
                     LabError::Agent { message, .. } => LabError::Rig(message),
                     other => other,
@@ -106,7 +106,7 @@ impl Session {
             Some(facts) => facts,
             None => machine.link.ask_for(SELF, Op::Hello, SHORT)?,
         };
-        // Before limits and background work are there.
+        // Before limits and background work are in place.
         let speed = if experiment.timed {
             speed::measure(&mut machine.link, experiment.target())?
         } else {
@@ -126,7 +126,7 @@ impl Session {
             progress.step("calibrating contention");
             session.contenders.calibrate(&mut session.machine.link, experiment)?;
         }
-        // Only now: a limit would pass for a cost of contention.
+        // After the calibration, which would take a limit for a cost of contention.
         for throttle in &experiment.throttle {
             let value = format!("{} {}", throttle.quota_us, throttle.period_us);
             let op = Op::CpuMax { name: throttle.vm.clone(), vcpu: throttle.vcpu, value };
@@ -143,7 +143,7 @@ impl Session {
         let target = self.target.clone();
         let handle: u64 = self.machine.link.ask_for(&target, Op::Spawn { argv: command.to_vec() }, SHORT)?;
         self.scheduler = Some(handle);
-        // From here on trouble is ours: enabling is part of what is tested.
+        // From here on trouble counts against the scheduler: enabling it is part of the test.
         self.scheduler_loaded = true;
         let deadline = Instant::now() + LOADING;
         while self.scheduler_state()? != "enabled" {
@@ -160,7 +160,7 @@ impl Session {
         Ok(())
     }
 
-    /// What the kernel of the machine under test says of sched_ext.
+    /// The sched_ext state of the machine under test.
     pub fn scheduler_state(&mut self) -> Result<String, LabError> {
         let target = self.target.clone();
         let op = Op::Read { path: "/sys/kernel/sched_ext/state".into() };
@@ -168,7 +168,7 @@ impl Session {
         Ok(text.trim().to_string())
     }
 
-    /// Ends the scheduler, checks that it had been running till now, and returns its output.
+    /// Ends the scheduler, checks that it was enabled until now, and returns its output.
     pub fn unload(&mut self) -> Result<Option<Output>, LabError> {
         let Some(_) = self.scheduler else { return Ok(None) };
         let state = self.scheduler_state()?;
@@ -214,7 +214,7 @@ impl Session {
         self.machine.link.exec(&target, argv, timeout)
     }
 
-    /// Takes everything down, guests first; what does not obey is a failure of the rig.
+    /// Shuts everything down, guests first. A machine that does not respond is a rig failure.
     pub fn end(mut self) -> Result<(), LabError> {
         self.machine.link.ask(SELF, Op::RtStop, SHORT)?;
         for name in std::mem::take(&mut self.guests) {
@@ -232,7 +232,7 @@ impl Session {
     }
 }
 
-/// Sets something up; where it fails, the rig has failed.
+/// Runs a setup command; its failure is a rig failure.
 fn shell(machine: &mut Machine, target: &str, command: &str) -> Result<(), LabError> {
     let argv = ["/bin/sh", "-c", command].map(str::to_string);
     let output = machine.link.exec(target, &argv, SHORT)?;
@@ -246,7 +246,7 @@ fn insert_module(machine: &mut Machine, name: &str) -> Result<(), LabError> {
     shell(machine, SELF, &format!("insmod /lib/mods/{name}.ko"))
 }
 
-/// The end of a program's output, for a message: a script may have said why on either stream.
+/// The end of a program's output, for a message. Both streams: a script may have written the reason to either.
 pub fn last_words(output: Option<&Output>) -> String {
     let Some(output) = output else { return "it was gone".into() };
     let end = |text: &str, lines: usize| {
@@ -257,7 +257,7 @@ pub fn last_words(output: Option<&Output>) -> String {
     format!("status {}{}: {words}", output.status, if output.timed_out { ", timed out" } else { "" })
 }
 
-/// A guest too small for its image dies without a word of why ("unable to mount root").
+/// Refuses a guest that is too small for its image: it would die without naming the reason ("unable to mount root").
 fn enough_memory(experiment: &Experiment, image: &Path) -> Result<(), LabError> {
     let bytes = std::fs::metadata(image).map_err(LabError::io("read", image))?.len();
     let least = rig::least_memory_mib(bytes);

@@ -1,4 +1,4 @@
-//! A line-by-line shell in the machines of an experiment, for looking around.
+//! A line-by-line shell in the machines of an experiment, for interactive use.
 
 use crate::experiment::Experiment;
 use crate::lock::MachineLock;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// How long a typed command may take.
 const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 
-/// Boots an experiment's machines with its contention and runs what is typed, until end of input. A line
+/// Boots an experiment's machines with its contention and runs the typed commands, until end of input. A line
 /// that begins with `@NAME` runs on that machine instead of the one under test.
 ///
 /// # Errors
@@ -32,7 +32,7 @@ pub fn shell(experiment: &Experiment, accel: AccelChoice) -> Result<(), LabError
     let lines = typed_lines();
     loop {
         print!("{}# ", experiment.target());
-        // A prompt that cannot be shown is no reason to stop.
+        // A prompt that cannot be shown does not end the shell.
         let _ = std::io::stdout().flush();
         let Some(line) = next_line(&lines)? else { break };
         let (machine, command) = addressed(&line, experiment.target());
@@ -42,7 +42,7 @@ pub fn shell(experiment: &Experiment, accel: AccelChoice) -> Result<(), LabError
         let argv = ["/bin/sh", "-c", command].map(str::to_string);
         match session.machine.link.exec(machine, &argv, COMMAND_LIMIT) {
             Ok(output) => print!("{}{}", output.stdout, output.stderr),
-            // A name mistyped, or a program that does not exist.
+            // A mistyped name, or a program that does not exist.
             Err(LabError::Agent { target, message }) => eprintln!("{target}: {message}"),
             Err(error) => return Err(error),
         }
@@ -50,7 +50,7 @@ pub fn shell(experiment: &Experiment, accel: AccelChoice) -> Result<(), LabError
     session.end()
 }
 
-/// Reads in a thread of its own: a read cannot be interrupted, waiting for one can.
+/// Reads in a separate thread: a read cannot be interrupted, waiting on a channel can.
 fn typed_lines() -> Receiver<String> {
     let (tell, told) = channel();
     std::thread::spawn(move || {

@@ -1,6 +1,7 @@
-//! How fast the machines are that a result was measured on, before anything competes. The outer machine's neighbours
-//! are not the lab's, and what takes time in the guest (work, wake-ups, moves) weighs more against absences of a given
-//! length the slower it is: results of two days can be compared only if these figures are alike.
+//! Speed of the machines that a result was measured on, before any contention begins. The lab does not control the
+//! outer machine's neighbours. The slower the machine is, the more everything that takes time in the guest (work,
+//! wake-ups, migrations) weighs against preemption intervals of a given length. So results of two days can be compared
+//! only if these figures are alike.
 
 use crate::link::Link;
 use crate::{image, LabError};
@@ -23,7 +24,7 @@ pub struct Speed {
     pub tested_mwork_per_s: Option<f64>,
 }
 
-/// Measures both, with `target` as the machine under test. Nothing may compete yet.
+/// Measures both, with `target` as the machine under test. There must be no contention yet.
 pub fn measure(link: &mut Link, target: &str) -> Result<Speed, LabError> {
     let argv: Vec<String> = std::iter::once(KIT).chain(ARGS).map(str::to_string).collect();
     let tested = link.exec(target, &argv, TIMEOUT)?;

@@ -16,7 +16,7 @@ extern "C" fn on_signal(_signal: libc::c_int) {
     TERMINATE.store(true, Ordering::Relaxed);
 }
 
-/// Remember SIGINT, SIGTERM and SIGHUP instead of dying of them, so that machines are taken down on the way out.
+/// Remembers SIGINT, SIGTERM and SIGHUP instead of dying of them, so that the machines are shut down before exit.
 pub fn catch_termination() {
     let handler = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -30,7 +30,7 @@ pub fn termination_requested() -> bool {
     TERMINATE.load(Ordering::Relaxed)
 }
 
-/// Takes an exclusive lock on a file; false if somebody else has it.
+/// Takes an exclusive lock on a file; false if another process holds it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     // SAFETY: the descriptor is open for the duration of the call.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
@@ -73,8 +73,7 @@ pub(crate) fn pin(tid: i32, cpu: usize) -> io::Result<()> {
     }
 }
 
-/// Lets a thread run as soon as it wakes, before all others of ordinary priority; threads that it starts do not inherit
-/// that.
+/// Gives a thread SCHED_FIFO priority, so that it runs as soon as it wakes. Threads that it starts do not inherit that.
 ///
 /// # Errors
 ///
@@ -88,7 +87,7 @@ pub(crate) fn at_once(tid: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Has the child killed when we die, and keeps the terminal's Ctrl-C from it.
+/// Has the kernel kill the child when this process dies, and keeps the terminal's Ctrl-C from the child.
 pub(crate) fn tie(command: &mut Command) {
     command.process_group(0);
     let parent = std::process::id();
@@ -98,7 +97,7 @@ pub(crate) fn tie(command: &mut Command) {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // We may have died before the child asked for its signal.
+            // The parent may have died before the child asked for the signal.
             if libc::getppid() as u32 != parent {
                 return Err(io::Error::other("the parent has gone"));
             }

@@ -1,11 +1,11 @@
-//! Figures made of progress per window of time: how soon, or for how long, a program runs at a speed.
+//! Figures from progress per time window: how soon, or for how long, a program runs at a given speed.
 
 use crate::experiment::Reduce;
 
 /// Applies `how` to work counted per window, given the reference speed in work per second.
 ///
-/// Speed is a mean over as many windows as fill `hold_ms`: single windows of an emulated CPU scatter by a
-/// tenth, so a single one shows neither that a speed is reached nor that it is lost.
+/// Speed is a mean over the windows of `hold_ms`. Single windows of an emulated CPU scatter by a tenth, so a single
+/// window shows neither that a speed is reached nor that it is lost.
 pub fn reduce(windows: &[f64], reference_per_s: f64, how: &Reduce) -> f64 {
     let (speed, window_ms, hold_ms) = match how {
         Reduce::TimeTo { speed, window_ms, hold_ms, .. }
@@ -21,11 +21,11 @@ pub fn reduce(windows: &[f64], reference_per_s: f64, how: &Reduce) -> f64 {
         .map(|stretch| stretch.iter().sum::<f64>() >= wanted * stretch.len() as f64)
         .collect();
     let count = match how {
-        // From this moment on the mean over the next `hold_ms` is high enough; never: all windows.
+        // The first window from which the mean over the next `hold_ms` is high enough; if there is none, all windows.
         Reduce::TimeTo { .. } | Reduce::Recovery { .. } => {
             fast.iter().position(|fast| *fast).unwrap_or(windows.len())
         }
-        // All windows of a slow stretch are counted, also those it shares with a fast one.
+        // All windows of a slow interval count, including those that it shares with a fast one.
         Reduce::LongestBelow { .. } => match longest_run(&fast, false) {
             0 => 0,
             run => run + held - 1,
@@ -34,7 +34,7 @@ pub fn reduce(windows: &[f64], reference_per_s: f64, how: &Reduce) -> f64 {
     count as f64 * window_ms
 }
 
-/// The longest of the times that the phases after the first take to come to what they come to.
+/// The longest time that a phase after the first takes to reach its final speed.
 fn longest_recovery(windows: &[f64], speed: f64, window_ms: f64, hold_ms: f64, phase_ms: f64) -> f64 {
     let phase = ((phase_ms / window_ms).round() as usize).max(1);
     let recovery = |windows: &[f64]| {
@@ -74,7 +74,7 @@ mod tests {
     fn a_speed_counts_from_where_it_is_held() {
         assert_eq!(reduce(&[10.0; 20], STRONG_PER_S, &time_to(250.0)), 0.0);
         assert_eq!(reduce(&[3.0; 20], STRONG_PER_S, &time_to(250.0)), 1000.0, "never");
-        // One fast window is no speed; scatter around the reference is no loss.
+        // One fast window does not reach the speed; scatter around the reference does not lose it.
         assert_eq!(reduce(&[3.0, 10.0, 3.0, 10.0, 10.0, 10.0], STRONG_PER_S, &time_to(100.0)), 150.0);
         assert_eq!(reduce(&[8.0, 11.0, 8.5, 10.5, 8.0], STRONG_PER_S, &time_to(250.0)), 0.0);
         assert_eq!(reduce(&[], STRONG_PER_S, &time_to(250.0)), 0.0);
@@ -92,7 +92,7 @@ mod tests {
         let recovery = Reduce::Recovery { speed: 0.9, window_ms: 50.0, hold_ms: 100.0, phase_ms: 400.0 };
         let (first, second) = ([1.0; 8], [1.0, 1.0, 1.0, 5.0, 5.0, 5.0, 5.0, 5.0]);
         let third = [2.0; 8];
-        // The first has nothing to recover from; the third, slower as it is, is there at once.
+        // The first phase has nothing to recover from. The third is slower, but at its final speed at once.
         assert_eq!(reduce(&[first, second, third].concat(), 0.0, &recovery), 150.0);
         assert_eq!(reduce(&[second, first, third].concat(), 0.0, &recovery), 0.0);
         assert_eq!(reduce(&[], 0.0, &recovery), 0.0);

@@ -3,7 +3,7 @@
 
 include!(concat!(env!("OUT_DIR"), "/policy.rs"));
 
-/// Safe wrappers; units, ranges and sources stand with the C functions of the same name.
+/// Safe wrappers. Units, ranges and sources are documented at the C functions of the same name.
 pub mod safe {
     use super::{
         crowd, crowd_seen, forecast, harvest_view, place_view, pull_view, rhythm_length, straggler_view,

@@ -1,8 +1,8 @@
-//! The decisions of `policy/`, callable from Rust: for tests, and for programs that want to ask the
-//! very code that decides in the kernel.
+//! The decisions of `policy/`, callable from Rust: for tests, and for programs that want to ask the very
+//! code that decides in the kernel.
 //!
-//! Every wrapper is safe: the functions see integers and small structs by value or reference, have
-//! no state, allocate nothing and call nobody.
+//! Every wrapper is safe: the functions take integers and small structs by value or reference, have no
+//! state, allocate nothing and call nothing else.
 
 mod ffi;
 
@@ -15,10 +15,10 @@ pub use ffi::{
 pub const SCALE: u32 = ffi::TANDEM_SCALE;
 /// A vCPU with a smaller share counts as contended, 0 to [`SCALE`].
 pub const CONTENDED_SHARE: u32 = ffi::TANDEM_CONTENDED_SHARE;
-/// Length of a window of measurement, nanoseconds.
+/// Length of a measurement window, nanoseconds.
 pub const WINDOW_NS: u64 = ffi::TANDEM_WINDOW_NS as u64;
 
-/// A task's own weight that `effective_weight` leaves alone: 1 << 20 is nice 0 outside of all groups.
+/// Effective weight of a task of nice 0 outside of all groups: 1 << 20.
 pub const UNIT: u64 = 1 << 20;
 /// Scale of the root group.
 pub const SCALE_ONE: u64 = 1 << 30;
@@ -44,7 +44,7 @@ pub mod quota {
     };
 }
 
-/// Fairness across CPUs (`policy/balance.h`).
+/// Load balance, for fairness across CPUs (`policy/balance.h`).
 pub mod balance {
     pub use crate::ffi::safe::{
         excess_weight, load_of, matters_for_turns, move_improves, owed_after_move, pace_caught_up,
@@ -52,7 +52,7 @@ pub mod balance {
     };
 }
 
-/// What a vCPU gets (`policy/guest/vcap.h`).
+/// The capacity of a vCPU (`policy/guest/vcap.h`).
 pub mod vcap {
     pub use crate::ffi::safe::{
         absence_bucket, vcap_arrive, vcap_at_best, vcap_at_worst, vcap_busy, vcap_effective, vcap_fresh,
@@ -61,7 +61,7 @@ pub mod vcap {
     };
 }
 
-/// Where a task should run (`policy/guest/place.h`).
+/// Placement (`policy/guest/place.h`).
 pub mod place {
     pub use crate::ffi::safe::{
         crowded_share, far_excess, move_cost_ns, place_cost_ns, place_drain_ns, place_work_ns, pull_helps,
@@ -69,19 +69,19 @@ pub mod place {
     };
 }
 
-/// Work that is to be done on a vCPU (`policy/work.h`).
+/// Work queued on a CPU (`policy/work.h`).
 pub mod work {
     pub use crate::ffi::safe::{booked_runs_ns, booked_turns_ns, booked_work, held_up_ns, holds_up_ns};
 }
 
-/// When a vCPU will be taken, and when it comes back (`policy/guest/phase.h`).
+/// When a vCPU will be preempted, and when it will be scheduled in again (`policy/guest/phase.h`).
 pub mod phase {
     pub use crate::ffi::safe::{
         length_even, phase_busy, phase_even, phase_forecast, phase_idle, phase_wants_scouts, phase_woken,
     };
 }
 
-/// Leaving a vCPU before it is taken (`policy/guest/harvest.h`).
+/// Proactive migration: leaving a vCPU before it is preempted (`policy/guest/harvest.h`).
 pub mod harvest {
     pub use crate::ffi::safe::{
         harvest_caught, harvest_cost_ns, harvest_forgotten, harvest_gain_ns, harvest_learns,
@@ -95,25 +95,25 @@ pub mod rwc {
         held_up, holds_others_up, is_straggler, takes_best_effort, takes_normal, trials_failed,
     };
 
-    /// Best-effort work only.
+    /// SCHED_IDLE tasks only.
     pub const STRAGGLER: u32 = crate::ffi::TANDEM_BAN_STRAGGLER;
-    /// Nothing, while the one that works of its stack has normal work.
+    /// Nothing, while the working vCPU of its stack has normal work.
     pub const STACKED: u32 = crate::ffi::TANDEM_BAN_STACKED;
     /// Nothing.
     pub const PARKED: u32 = crate::ffi::TANDEM_BAN_PARKED;
 }
 
-/// How many vCPUs are worth using (`policy/guest/crowd.h`).
+/// The vCPU limit: how many vCPUs are worth using (`policy/guest/crowd.h`).
 pub mod crowding {
     pub use crate::ffi::safe::crowd_window;
 
-    /// State: as few as were found to be enough.
+    /// State: as few vCPUs as were found to be enough.
     pub const FEW: u32 = crate::ffi::crowd_state_CROWD_FEW;
-    /// State: more than that, for a window.
+    /// State: a trial window with more than that.
     pub const MORE: u32 = crate::ffi::crowd_state_CROWD_MORE;
     /// Length of the first window, nanoseconds.
     pub const WINDOW_NS: u64 = crate::ffi::TANDEM_CROWD_WINDOW_NS as u64;
-    /// Length of a window that is a trial, nanoseconds.
+    /// Length of a trial window, nanoseconds.
     pub const TRIAL_NS: u64 = crate::ffi::TANDEM_CROWD_TRIAL_NS as u64;
     /// Pause after a change, nanoseconds.
     pub const SETTLE_NS: u64 = crate::ffi::TANDEM_CROWD_SETTLE_NS as u64;

@@ -1,4 +1,4 @@
-//! How many vCPUs are worth using (`policy/guest/crowd.h`), against hosts of which the answer is known.
+//! The vCPU limit (`policy/guest/crowd.h`), against hosts for which the answer is known.
 
 use proptest::prelude::*;
 use tandem_policy::crowding::{self, crowd_window, SETTLE_NS, TRIAL_NS, WINDOW_NS};
@@ -9,16 +9,16 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// What takes the time of vCPUs.
 #[derive(Debug, Clone, Copy)]
 enum Host {
-    /// The VM has so many pCPUs, whatever its number of vCPUs.
+    /// The VM has this many pCPUs, whatever its number of vCPUs.
     Pcpus(f64),
-    /// Two pCPUs, each vCPU bound to one of them: the first so many choices are all on the same one.
+    /// Two pCPUs, and each vCPU is bound to one of them: the first choices, this many, are all on the same one.
     Fixed(u32),
     /// Neighbours: each vCPU gets this share of its pCPU, whatever the others do.
     Neighbours(f64),
 }
 
 impl Host {
-    /// pCPUs got by so many busy vCPUs, and what could be got with all.
+    /// pCPUs that this many busy vCPUs get, and what all vCPUs could get.
     fn gives(self, busy: f64, busy_of_all: f64, few: bool, attempt: u32) -> (f64, f64) {
         match self {
             Self::Pcpus(pcpus) => (busy.min(pcpus), busy_of_all.min(pcpus)),
@@ -71,7 +71,8 @@ impl Machine {
         }
     }
 
-    /// `threads` that never sleep, on `usable` vCPUs, for so long. Returns how many vCPUs are in use at its end.
+    /// Runs `threads` that never sleep, on `usable` vCPUs, for `length_ns`. Returns how many vCPUs are
+    /// in use at the end.
     fn run(&mut self, host: Host, threads: f64, usable: u32, length_ns: u64) -> u32 {
         let end = self.ran_ns + length_ns;
         while self.ran_ns < end {
@@ -88,7 +89,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// As `run`, without the vCPUs that are being tried at its end.
+    /// As `run`, without the vCPUs that are on trial at the end.
     fn found(&mut self, host: Host, usable: u32, length_ns: u64) -> u32 {
         let used = self.run(host, 32.0, usable, length_ns);
         match self.crowd.state {
@@ -98,7 +99,7 @@ impl Machine {
     }
 }
 
-/// On two pCPUs, and found out.
+/// Two pCPUs, already found.
 fn two_of_eight() -> Machine {
     let mut machine = Machine::new();
     assert_eq!(machine.run(Host::Pcpus(2.0), 32.0, 8, 3 * SECOND_NS), 2);
@@ -112,7 +113,7 @@ fn a_crowd_finds_the_number_of_its_pcpus() {
             let mut machine = Machine::new();
             let used = machine.run(Host::Pcpus(f64::from(pcpus)), 32.0, usable, 3 * SECOND_NS);
             assert_eq!(used, pcpus, "{pcpus} pCPUs, {usable} vCPUs");
-            // Whether there is more is asked ever more rarely.
+            // Trials with more vCPUs become ever rarer.
             let settled = machine.trials_ns;
             machine.run(Host::Pcpus(f64::from(pcpus)), 32.0, usable, 600 * SECOND_NS);
             assert!(machine.trials_ns - settled < 2 * SECOND_NS, "{} ns", machine.trials_ns);
@@ -127,7 +128,7 @@ fn vcpus_on_the_same_pcpu_are_not_the_last_word() {
         let mut machine = Machine::new();
         assert_eq!(machine.found(Host::Fixed(unlucky), 8, 2 * SECOND_NS), 2, "{unlucky} choices of no use");
     }
-    // Ever more rarely, but it goes on.
+    // Trials become ever rarer, but they go on.
     let mut machine = Machine::new();
     assert_eq!(machine.found(Host::Fixed(5), 8, 2 * SECOND_NS), 8);
     assert_eq!(machine.found(Host::Fixed(5), 8, 30 * SECOND_NS), 2);
@@ -151,7 +152,7 @@ fn after_a_trial_with_more_those_from_before_are_used() {
     let mut machine = Machine::new();
     machine.run(Host::Fixed(1), 32.0, 8, 10 * SECOND_NS);
     assert_eq!((machine.crowd.used, machine.crowd.attempt), (2, 1));
-    // Whether three are better than two has been asked, in vain.
+    // Whether three are better than two was tried in vain.
     assert!(machine.crowd.in_vain > 2);
 }
 
@@ -192,10 +193,11 @@ fn threads_that_wait_for_each_other_need_not_fill_the_vcpus() {
         crowd_window(&mut state, &window(WINDOW_NS, 10_000, 8_010), 16);
     }
     assert_eq!(state.used, 2);
-    // Idle a tenth of the time, and hardly anything stolen.
+    // Idle for a tenth of the time, and hardly any steal.
     crowd_window(&mut state, &window(TRIAL_NS, 1_800, 50), 16);
     assert_eq!(state.used, 2);
-    // A seventh of three vCPUs' time is stolen, where as much as three had been got: those are not as much.
+    // A seventh of the time of three vCPUs is stolen, where the CPU time of three was got before: that
+    // is not as much.
     let mut state = crowd::default();
     for _ in 0..2 {
         crowd_window(&mut state, &window(WINDOW_NS, 10_000, 6_900), 16);
@@ -268,7 +270,7 @@ fn with_much_to_do_half_of_the_time_they_stay_empty() {
 }
 
 proptest! {
-    /// Whatever is seen: never none, never more than there are, and the next window is one of the two.
+    /// Whatever is observed: never no vCPU, never more than there are, and the next window is one of the two.
     #[test]
     fn whatever_is_seen_some_are_in_use(
         windows in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), 0u32..1000), 1..60),
@@ -281,8 +283,8 @@ proptest! {
         }
     }
 
-    /// Of hosts of either kind a VM loses next to nothing by being tried, and not more than a twentieth by using as many
-    /// vCPUs as fill whole pCPUs.
+    /// On hosts of either kind a VM loses next to nothing by trials, and not more than a twentieth by
+    /// using as many vCPUs as fill whole pCPUs.
     #[test]
     fn little_is_lost(pcpus in 1.0..12.0f64, share in 0.05..0.95f64, usable in 1u32..32, threads in 0.5..64.0f64) {
         for host in [Host::Pcpus(pcpus), Host::Neighbours(share)] {

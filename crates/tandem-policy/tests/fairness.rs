@@ -29,7 +29,7 @@ struct Queue {
 enum Order {
     /// As in the scheduler: the distance of the deadline is bounded.
     Bounded,
-    /// v + r / w, without a test of eligibility.
+    /// v + r / w, without an eligibility test.
     Unbounded,
     RoundRobin,
 }
@@ -53,7 +53,7 @@ impl Queue {
         self.tasks.iter().map(|t| t.weight).sum()
     }
 
-    /// Runs the earliest deadline for its request and `overrun_ns` more.
+    /// Runs the task with the earliest deadline for its request and `overrun_ns` more.
     fn step(&mut self, order: Order, overrun_ns: u64) -> usize {
         let total = self.total();
         let key = |task: &Task| if order == Order::RoundRobin { task.waited_since } else { task.deadline };
@@ -115,7 +115,7 @@ fn hogs_share_by_weight_and_round_robin_does_not() {
     }
 }
 
-/// One heavy task beside light ones: how far does it run ahead of those who wait (ms at nice 0)?
+/// One heavy task beside light ones: how far does it run ahead of the waiting tasks (ms at nice 0)?
 #[test]
 fn a_heavy_task_does_not_run_far_ahead_of_light_ones() {
     let largest_lead_ms = |order| {
@@ -142,7 +142,7 @@ proptest! {
         for _ in 0..20_000 {
             queue.step(Order::Bounded, overrun_ns);
             for a in &queue.tasks {
-                // policy/eevdf.h: the lead over anybody who waits is at most B and one's own turn.
+                // policy/eevdf.h: the lead over a waiting task is at most B and one's own slice.
                 let bound = BASE_NS + virtual_ns(a.request + overrun_ns, a.weight) + 1;
                 for b in &queue.tasks {
                     prop_assert!(a.v.saturating_sub(b.v) <= bound, "lead {} over {bound}", a.v - b.v);
@@ -150,7 +150,7 @@ proptest! {
             }
         }
         for task in &queue.tasks {
-            // Between two turns the others catch up with its own turn, and lead by one bound each.
+            // Between two slices the others catch up with the task's own slice, and lead by one bound each.
             let own = virtual_ns(task.request + overrun_ns, task.weight);
             let bound = real_ns(own + 2 * BASE_NS, total) + queue.tasks.len() as u64 * 2 * (BASE_NS + TICK_NS);
             let wait = task.longest_wait.max(queue.now - task.waited_since);
@@ -259,15 +259,15 @@ fn who_usually_sleeps_soon_asks_for_little() {
     assert_eq!(wake_request_ns(50_000, 0), 50_000, "never more than the base");
 }
 
-/// Short sleepers on one CPU, each of which is back as soon as two others have run. Longest wait of any of them.
-/// `inflated`: credit is doubled on joining.
+/// Short sleepers on one CPU. Each wakes up again as soon as two others have run. Returns the longest
+/// wait of any of them. `inflated`: credit is doubled on joining.
 fn longest_wait_among_sleepers(bursts_us: &[u64], inflated: bool) -> u64 {
     struct Sleeper {
         v: u64,
         deadline: u64,
         lag: i64,
         burst: u64,
-        /// Since when it waits; none: it sleeps for so many turns of others.
+        /// Since when it waits, or for how many slices of other tasks it sleeps.
         waits: Result<u64, u32>,
     }
     let weight = UNIT;
@@ -275,7 +275,7 @@ fn longest_wait_among_sleepers(bursts_us: &[u64], inflated: bool) -> u64 {
     let mut all: Vec<Sleeper> = bursts_us
         .iter()
         .enumerate()
-        // One of them comes with a debt, the others with a credit.
+        // One of them starts with a debt, the others with a credit.
         .map(|(i, us)| Sleeper {
             v: 0,
             deadline: 0,
@@ -311,7 +311,7 @@ proptest! {
     #[test]
     fn who_sleeps_often_does_not_make_others_wait(bursts in prop::collection::vec(20u64..400, 4..7)) {
         let longest = longest_wait_among_sleepers(&bursts, false);
-        // Its debt, worked off while the others have their turns.
+        // Its debt, paid off while the others run.
         prop_assert!(longest < 60_000_000, "{longest}");
     }
 }

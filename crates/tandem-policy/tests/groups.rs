@@ -37,7 +37,7 @@ impl Tree {
         u64::from(self.tasks[group]) * 1024 + children.map(|c| weight_of_cgroup(self.weight[c])).sum::<u64>()
     }
 
-    /// Share of the machine of one task of a group, level by level.
+    /// Share of the machine that one task of a group gets, level by level.
     fn ideal_task_share(&self, group: usize) -> f64 {
         let mut share = 1024.0 / self.active_weight(group) as f64;
         let mut at = group;
@@ -77,7 +77,7 @@ proptest! {
         for group in (0..tree.tasks.len()).filter(|group| tree.tasks[*group] > 0) {
             let ideal = tree.ideal_task_share(group);
             let got = weights[group] as f64 / total as f64;
-            // Shares below a hundred thousandth meet the floor of weights.
+            // Shares below a hundred thousandth meet the minimum weight.
             if ideal > 1e-5 {
                 // Half a step of the lightest weights, and what the divisions lose.
                 let precision = 0.01 + 0.5 / weights.iter().copied().min().unwrap_or(1) as f64;
@@ -94,7 +94,7 @@ proptest! {
         prop_assert!(group_scale(scale, weight, active) >= 1);
     }
 
-    /// Charges, refills and debts: what has been used never exceeds what has been granted by more than one overrun.
+    /// Charges, refills and debts: what is used never exceeds what is granted by more than one overrun.
     #[test]
     fn quota_is_conserved_to_the_nanosecond(
         quota in 1_000_000u64..200_000_000, period in 1_000_000u64..1_000_000_000, burst in 0u64..50_000_000,
@@ -128,7 +128,8 @@ proptest! {
         }
     }
 
-    /// A machine stands still while two CPUs run tasks of a group: whether the refill or the charge comes first.
+    /// A machine stands still while two CPUs run tasks of a group: it does not matter whether refill or
+    /// charge comes first.
     #[test]
     fn a_run_that_is_charged_late_costs_no_more(
         pool in -1_000_000_000i64..100_000_000,
@@ -141,7 +142,7 @@ proptest! {
         let ran = (may_be / 1000 * part) as i64;
         let in_time = pool_refilled(pool - ran, quota, burst, periods, 0);
         let late = pool_refilled(pool, quota, burst, periods, may_be) - ran;
-        // The next boundary brings whoever is above the limit back to it.
+        // The next boundary brings a pool that is above the limit back to it.
         prop_assert_eq!(pool_refilled(in_time, quota, burst, 1, 0), pool_refilled(late, quota, burst, 1, 0));
         prop_assert_eq!(uncharged_ns(2, 1, period), 0);
         prop_assert_eq!(pool_refilled(pool, quota, burst, periods, 0), pool_refilled(pool, quota, burst, periods, uncharged_ns(0, periods, period)));
@@ -162,7 +163,7 @@ proptest! {
             let diff = (before_heavy - before_light) as i128;
             let weight = (excess * part / 1024).min(heavy);
             let after = load_of(light + weight, b) as i128 - load_of(heavy - weight, a) as i128;
-            // Moved to the weaker CPU the weight counts for more there; never for more than the difference and a bit.
+            // On the weaker CPU the migrated weight counts for more; never for more than the difference and a bit.
             prop_assert!(after <= diff + 4096, "{after} after {diff}");
             if a == b && move_improves(weight, excess) && weight > 0 {
                 prop_assert!(after.abs() < diff, "{after} after {diff}");

@@ -1,4 +1,5 @@
-//! The rhythm of a vCPU, foreseen and not, and what follows from it: leaving in time, and who is left without work.
+//! Preemption periods, predictable and not, and their use for proactive migration. Also vCPUs that are
+//! left without work.
 #![allow(missing_docs)]
 
 use proptest::prelude::*;
@@ -12,7 +13,7 @@ fn random(state: &mut u64) -> f64 {
     ((*state >> 11) as f64 + 1.0) / (1u64 << 53) as f64
 }
 
-/// A vCPU that is busy throughout, looked at by ticks: a tick that falls into an absence comes when that ends.
+/// A vCPU that is always busy, sampled by ticks: a tick that falls into a preemption interval comes when that ends.
 struct Busy {
     now: u64,
     seen: u64,
@@ -61,7 +62,7 @@ fn an_even_host_is_foreseen_within_a_tenth_of_a_millisecond() {
             vcpu.absent(&mut phase, off * MS);
         }
         assert!(phase_even(&phase), "{on}/{off}: {phase:?}");
-        // Just back: it stays for `on`, is away for `off`, and so on for a while.
+        // Just scheduled in: it runs for `on`, is preempted for `off`, and so on for a while.
         for period in 0..10u64 {
             let back = vcpu.now + period * (on + off) * MS;
             let f = phase_forecast(&phase, back + MS);
@@ -109,7 +110,7 @@ fn an_irregular_host_is_hardly_ever_foreseen() {
 #[test]
 fn short_absences_that_never_meet_a_tick_ask_for_looks_at_other_moments() {
     let (mut phase, mut vcpu) = (vcpu_phase::default(), Busy::new());
-    // A period of one tick: each tick falls into the active time.
+    // A period of one tick: each tick falls into the active period.
     vcpu.run(&mut phase, MS);
     for _ in 0..20 {
         vcpu.absent(&mut phase, 2 * MS);
@@ -122,7 +123,7 @@ fn short_absences_that_never_meet_a_tick_ask_for_looks_at_other_moments() {
 #[test]
 fn a_vcpu_that_was_idle_says_nothing_of_how_long_it_would_have_stayed() {
     let mut phase = vcpu_phase::default();
-    // Woken when the host is about to let it run, used for 2 ms, idle when it would be taken.
+    // Woken when the host is about to schedule it in, used for 2 ms, idle when it would be preempted.
     for round in 1..50u64 {
         let back = round * 16 * MS;
         phase_woken(&mut phase, back, 3 * MS, 1);
@@ -145,9 +146,9 @@ fn a_rhythm_that_moves_is_given_up_and_learned_anew() {
     }
 }
 
-/// Periods of `period` milliseconds, half of them absent. `next` tells how far a return has shifted from an even
-/// host's, and how late it is seen; some are not seen at all. How wrong the end of each active time was that was
-/// foreseen, in nanoseconds, but for the first ones.
+/// Periods of `period` milliseconds, for half of which the vCPU is preempted. `next` gives how far a schedule-in has
+/// shifted from an even host's, and how late it is observed; some are not observed at all. Returns the errors of the
+/// predicted ends of active periods, in nanoseconds, except for the first ones.
 fn ends_foreseen(period: u64, periods: u64, mut next: impl FnMut() -> (u64, u64)) -> Vec<f64> {
     let (mut phase, mut wrong) = (vcpu_phase::default(), Vec::new());
     let (start, half) = (1_000 * MS, period * MS / 2);
@@ -157,7 +158,7 @@ fn ends_foreseen(period: u64, periods: u64, mut next: impl FnMut() -> (u64, u64)
         let returns = start + count * period * MS + shifted;
         let now = returns + late;
         if count % 5 == 3 {
-            // Idle meanwhile, and woken when it was away, or not at all.
+            // Idle meanwhile, and woken while it was preempted, or not at all.
             phase_idle(&mut phase);
             if count % 2 == 0 {
                 phase_woken(&mut phase, now, 3 * MS, 1);
@@ -184,7 +185,7 @@ fn ends_are_foreseen_more_exactly_than_returns_are_seen() {
             (0, (random(&mut state) * 8e5 + rarely) as u64)
         });
         assert!(wrong.len() > 250, "{period}: {} of 380", wrong.len());
-        // Of the returns themselves, and of lengths between them, half are that near.
+        // Of the schedule-ins themselves, and of the lengths between them, half are that near.
         let near = wrong.iter().filter(|wrong| (-2e5..4.5e5).contains(*wrong)).count();
         assert!(near * 10 >= wrong.len() * 9, "{period}: {near} of {}", wrong.len());
     }
@@ -192,7 +193,7 @@ fn ends_are_foreseen_more_exactly_than_returns_are_seen() {
 
 #[test]
 fn a_host_without_a_clock_is_foreseen_from_its_last_return() {
-    // A neighbour whose turns are up to two milliseconds longer: what has shifted stays so.
+    // A neighbour whose slices are up to two milliseconds longer: a shift remains.
     let (mut state, mut shifted) = (3, 0.0);
     let wrong = ends_foreseen(16, 400, || {
         shifted += random(&mut state) * 2e6;
@@ -216,13 +217,13 @@ fn a_task_leaves_only_where_it_gains() {
         risk: 0,
         taken: false,
     };
-    // Out of phase: the other comes when the own goes.
+    // Out of phase: the other vCPU is scheduled in when the own one is preempted.
     assert!(harvest_gain_ns(&view(MS / 2, 8 * MS, MS / 2, 8 * MS)) > 6 * MS);
-    // The other comes back no sooner than the own vCPU.
+    // The other vCPU is scheduled in no sooner than the own one.
     assert_eq!(harvest_gain_ns(&view(MS / 2, 8 * MS, 8 * MS, 8 * MS)), 0);
-    // The other goes at once, too.
+    // The other vCPU is preempted at once, too.
     assert_eq!(harvest_gain_ns(&view(MS / 2, 8 * MS, 0, MS / 2)), 0);
-    // An absence as short as the move is.
+    // A preemption interval as short as a migration takes.
     assert_eq!(harvest_gain_ns(&view(MS / 2, MS / 2, 0, 8 * MS)), 0);
 }
 
@@ -239,15 +240,16 @@ fn moves_that_cost_half_of_every_active_period_are_not_made() {
         risk: 0,
         taken: false,
     };
-    // Staying serves for one of two periods; moving for both, but for margin and cost. Those are not all: moves are work.
+    // Staying serves for one of two periods; migrating for both, less margin and cost. Those are not
+    // all: migrations are work.
     assert!(harvest_gain_ns(&out_of_phase(10 * MS, 2 * MS, MS)) > 0);
     assert_eq!(harvest_gain_ns(&out_of_phase(6 * MS - 1, 2 * MS, MS)), 0);
-    // What waits at the target is no part of that.
+    // Work queued at the target is not part of that.
     let queued = harvest_view { queue_ns: MS, ..out_of_phase(10 * MS, 2 * MS, MS) };
     assert!((1..harvest_gain_ns(&out_of_phase(10 * MS, 2 * MS, MS))).contains(&harvest_gain_ns(&queued)));
     assert_eq!(harvest_gain_ns(&out_of_phase(4 * MS, 2 * MS, MS)), 0);
     assert!(harvest_gain_ns(&out_of_phase(4 * MS, MS / 4, MS / 100)) > 0);
-    // A target that is never taken need not be left again.
+    // A target that is never preempted need not be left again.
     let whole = harvest_view { wait_ns: 0, stay_ns: u64::MAX / 2, ..out_of_phase(4 * MS, 2 * MS, MS) };
     assert!(harvest_gain_ns(&whole) > 0);
     assert_eq!(
@@ -271,7 +273,7 @@ fn moves_that_fail_too_often_are_not_made_until_that_is_forgotten() {
         taken: false,
     };
     let mut risk = 0;
-    // One in twenty is bearable, one in two is not.
+    // One failure in twenty is bearable, one in two is not.
     for i in 0..400 {
         risk = harvest_risk(risk, i % 20 == 0);
     }
@@ -293,12 +295,12 @@ fn what_a_move_costs_is_learned_and_forgotten() {
         cost = harvest_cost_ns(cost, MS);
     }
     assert!(cost.abs_diff(MS) < MS / 20, "{cost}");
-    // One in ten that comes a whole period late makes all of them dearer by as much as it costs.
+    // One in ten that comes a whole period late raises the cost of all by as much as it costs.
     for i in 0..200 {
         cost = harvest_cost_ns(cost, if i % 10 == 0 { 17 * MS } else { MS });
     }
     assert!((2 * MS..3 * MS + MS / 2).contains(&cost), "{cost}");
-    // Asked two or three times in every active period.
+    // Called two or three times in every active period.
     let later = (0..177).fold(cost, |cost, _| harvest_forgotten(cost));
     assert!(later.abs_diff(cost / 2) < cost / 25, "{later}");
     for _ in 0..80 {
@@ -409,7 +411,7 @@ fn a_straggler_is_banned_with_hysteresis_and_only_while_it_is_known() {
     assert!(!is_straggler(&view(220, true)));
     assert!(!is_straggler(&straggler_view { fresh: false, ..view(102, true) }));
     assert!(!is_straggler(&straggler_view { others: 0, others_sum: 0, ..view(102, false) }));
-    // What was decided holds for a second.
+    // A decision holds for a second.
     assert!(!is_straggler(&straggler_view { since_ns: 10 * MS, ..view(102, false) }));
     assert!(is_straggler(&straggler_view { since_ns: 10 * MS, ..view(900, true) }));
     assert!(takes_best_effort(STRAGGLER, false) && !takes_normal(STRAGGLER));
@@ -425,7 +427,7 @@ fn a_straggler_whose_work_nobody_waits_for_may_do_it() {
     };
     let banned = |part| holds_others_up(part, true, LATER, 0);
     let in_use = |part| holds_others_up(part, false, LATER, 0);
-    // From the first look on others are taken to wait, and a second is enough to see that they do not.
+    // At first others are assumed to wait, and a second is enough to see that they do not.
     let at_first = 256;
     assert!(in_use(at_first));
     let never = after(at_first, 50, &|_| false);
@@ -433,13 +435,13 @@ fn a_straggler_whose_work_nobody_waits_for_may_do_it() {
     // Threads that meet at a barrier: others are idle for half of the time, and 0.3 s show it.
     let barrier = after(never, 14, &|i| i % 2 == 0);
     assert!(in_use(barrier) && banned(barrier));
-    // Now and then somebody is idle: what was decided stays.
+    // Another vCPU is idle now and then: the decision stays.
     let seldom = after(never, 500, &|i| i % 6 == 0);
     assert!(banned(seldom) && !in_use(seldom), "{seldom}");
-    // And so does what was decided a moment ago: a ban for a second, a trial for a tenth of one.
+    // So does a recent decision: a ban for a second, a trial for a tenth of one.
     assert!(holds_others_up(0, true, 900 * MS, 0) && !holds_others_up(1024, false, 90 * MS, 0));
     assert!(holds_others_up(1024, false, 110 * MS, 0));
-    // Trials that fail are made less and less often, up to once a minute; one that lasts begins anew.
+    // Trials that fail become ever rarer, down to one a minute; a trial that lasts starts anew.
     let failed = (0..20).fold(0, |failed, _| trials_failed(failed, 200 * MS));
     assert!(holds_others_up(0, true, 60_000 * MS, failed) && !holds_others_up(0, true, 65_000 * MS, failed));
     assert_eq!(trials_failed(failed, 5_000 * MS), 0);

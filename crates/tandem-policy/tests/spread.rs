@@ -1,5 +1,5 @@
-//! Fairness across CPUs, against progressive filling: CPU-bound tasks on a machine whose CPUs are the
-//! textbook's (virtual deadlines), and which ask, give and settle with the functions of `policy/balance.h`.
+//! Fairness across CPUs, against progressive filling. The CPUs of the tests are the textbook's (virtual
+//! deadlines), run CPU-bound tasks, and balance their load with the functions of `policy/balance.h`.
 #![allow(missing_docs)]
 
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ const WHOLE: u32 = 1024;
 struct Task {
     weight: u64,
     cpu: usize,
-    /// On the clock of its CPU.
+    /// In the queue of its CPU.
     v: u64,
     owed: i64,
     service: u64,
@@ -26,10 +26,10 @@ struct Cpu {
     pace: u64,
     now: u64,
     balanced_at: u64,
-    /// Who asks for a task: (CPU, by how much this one is heavier, by how much it is behind).
+    /// Request for a task: (CPU that asks, by how much this one is heavier, by how much it is behind).
     asked: Option<(usize, u64, u64)>,
     last: (u64, i64),
-    /// Lightest task whose move would turn the imbalance round: in this window, and in the one before.
+    /// Lightest task whose migration would reverse the imbalance: in this window, and in the one before.
     lightest: [u64; 2],
     seen: Option<(usize, u64)>,
 }
@@ -78,11 +78,11 @@ impl Machine {
         self.moves += 1;
     }
 
-    /// The look around of a busy CPU.
+    /// The balance scan of a busy CPU.
     fn balance(&mut self, cpu: usize) {
         let own = self.weight(cpu);
         let furthest = (0..self.cpus.len()).max_by_key(|&i| self.cpus[i].pace).unwrap_or(cpu);
-        // Those who cannot use more than a CPU are no measure for the others.
+        // A CPU with a single heavier task is no measure: the task cannot use more than that CPU.
         let measure: Vec<u64> = (0..self.cpus.len())
             .filter(|&i| i != cpu && (self.crowd(i) > 1 || self.weight(i) <= own))
             .map(|i| self.weight(i))
@@ -122,7 +122,7 @@ impl Machine {
         }
     }
 
-    /// One turn of the CPU that is furthest behind in time.
+    /// One slice of the CPU that is furthest behind in time.
     fn step(&mut self) {
         let cpu = (0..self.cpus.len()).min_by_key(|&i| self.cpus[i].now).unwrap_or(0);
         let (total, crowd) = (self.weight(cpu), self.crowd(cpu) as u32);
@@ -173,7 +173,7 @@ impl Machine {
         }
     }
 
-    /// CPUs that each task gets over `secs` seconds after a second of warming up.
+    /// CPUs that each task gets over `secs` seconds, after a second of warm-up.
     fn measure(&mut self, secs: u64) -> Vec<f64> {
         let until = |machine: &mut Self, end: u64| {
             while machine.cpus.iter().any(|cpu| cpu.now < end) {
@@ -206,11 +206,11 @@ fn filling(weights: &[u64], cpus: f64) -> Vec<f64> {
     shares
 }
 
-/// Which tasks are off, and by how much of what they are entitled to.
+/// Tasks with the error of their share, relative to what they are entitled to.
 fn errors(weights: &[u64], cpus: usize, rotate: bool) -> Vec<(usize, f64)> {
     let got = Machine::of(weights, cpus, rotate).measure(10);
     let want = filling(weights, cpus as f64);
-    // Shares below some hundred turns are not judged, as in the measurement on real kernels.
+    // Shares below some hundred slices are not judged, as in the measurement on real kernels.
     let judged = got.iter().zip(&want).enumerate().filter(|(_, (_, w))| **w > 0.03);
     judged.map(|(i, (g, w))| (i, (g / w - 1.0).abs())).collect()
 }
@@ -219,7 +219,7 @@ fn worst(weights: &[u64], cpus: usize, rotate: bool) -> f64 {
     errors(weights, cpus, rotate).into_iter().map(|(_, error)| error).fold(0.0, f64::max)
 }
 
-/// Is a task entitled to just about one whole CPU? It can never make up for a turn that somebody else had there.
+/// Is a task entitled to just about one whole CPU? It can never make up for a slice that another task got there.
 fn is_just_whole(weights: &[u64], cpus: usize, i: usize) -> bool {
     let with = |weight: u64| {
         let mut weights = weights.to_vec();

@@ -8,7 +8,7 @@ use tandem_policy::{
 
 const MS: u64 = 1_000_000;
 
-/// A host that withholds the pCPU for `off` of every `on + off`.
+/// A host that preempts the vCPU for `off` of every `on + off`.
 struct Host {
     on: u64,
     off: u64,
@@ -19,7 +19,7 @@ impl Host {
         self.on as f64 / (self.on + self.off) as f64
     }
 
-    /// When a vCPU that wants to run from `t` on gets its pCPU.
+    /// When a vCPU that is runnable from `t` on is scheduled in.
     fn served_at(&self, t: u64) -> u64 {
         let phase = t % (self.on + self.off);
         if phase < self.off {
@@ -29,7 +29,7 @@ impl Host {
         }
     }
 
-    /// Runs for `wall`, seen by the guest in steps of a tick; returns the time at the end.
+    /// Runs for `wall`, sampled by the guest every millisecond; returns the time at the end.
     fn busy(&self, model: &mut vcpu_model, from: u64, wall: u64) -> u64 {
         let mut now = from;
         while now < from + wall {
@@ -47,7 +47,7 @@ fn random(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-/// A length with this mean and no memory.
+/// An exponential length with this mean.
 fn exponential(state: &mut u64, mean: u64) -> u64 {
     (-(1.0 - (random(state) % (1 << 31)) as f64 / f64::from(1u32 << 31)).ln() * mean as f64) as u64
 }
@@ -109,20 +109,20 @@ fn an_undisturbed_vcpu_is_whole_and_a_sudden_loss_is_reported() {
 fn a_vcpu_with_a_quota_is_there_at_once_while_it_works_little() {
     let mut model = vcpu_model::default();
     let mut now = 0;
-    // Kept busy it has a third of its pCPU.
+    // Kept busy, it gets a third of its pCPU.
     for _ in 0..20 {
         now += 18 * MS;
         vcap_busy(&mut model, now, 18 * MS, 12 * MS, 1);
     }
     let by_share = vcap_wait_ns(&model, now);
     assert!(by_share > 7 * MS, "{by_share}");
-    // Woken for a moment now and then it never waits.
+    // Woken for a moment now and then, it never waits.
     for _ in 0..40 {
         now += 20 * MS;
         vcap_arrive(&mut model, now, 20 * MS, 0);
     }
     assert!(vcap_wait_ns(&model, now) < MS, "{}", vcap_wait_ns(&model, now));
-    // That is forgotten.
+    // Later that is stale.
     assert_eq!(vcap_wait_ns(&model, now + 4000 * MS), 0, "nothing is known of it any more");
 }
 
@@ -140,7 +140,7 @@ fn who_wakes_a_vcpu_at_random_waits_as_the_model_says() {
         sum += vcap_wait_ns(&model, now);
         seen += 1;
     }
-    // Three of four wait, six milliseconds on average.
+    // Three of four wake-ups wait, six milliseconds on average.
     let mean = sum / seen;
     assert!(mean.abs_diff(MS * 45 / 10) < MS / 2, "{mean}");
 }
@@ -152,7 +152,7 @@ fn wake_ups_in_bunches_do_not_make_a_wait_look_short() {
     let (mut model, mut state, mut now) = (known, 5, 0);
     let (mut sum, mut by_count, mut seen) = (0, 0, 0);
     for _ in 0..2000 {
-        // Each that comes at random is followed by seven more, a tenth of a millisecond apart.
+        // Each wake-up at a random moment is followed by seven more, a tenth of a millisecond apart.
         for follower in 0..8 {
             let idle = if follower == 0 { 20 * MS + random(&mut state) % (32 * MS) } else { MS / 10 };
             now += idle;
@@ -164,12 +164,12 @@ fn wake_ups_in_bunches_do_not_make_a_wait_look_short() {
             seen += 1;
         }
     }
-    // Every second one waits, four milliseconds on average.
+    // Every second random wake-up waits, four milliseconds on average.
     assert!((sum / seen).abs_diff(2 * MS) < MS * 4 / 10, "{}", sum / seen);
     assert!(by_count / seen < MS, "the control must be wrong: {}", by_count / seen);
 }
 
-/// Many vCPUs whose neighbours come and go by chance: of every 16 ms each is absent for as long as `absent` says.
+/// Many vCPUs whose neighbours come and go at random: of every 16 ms each is preempted for `absent` on average.
 fn guest(absent: &dyn Fn(usize) -> u64, seed: u64) -> (Vec<vcpu_model>, vcpu_pool, u64) {
     let mut pool = vcpu_pool { share: SCALE, ..Default::default() };
     let (mut models, mut state, mut now) = (vec![vcpu_model::default(); 8], seed, 0);
@@ -195,7 +195,7 @@ fn vcpus_that_are_alike_are_believed_to_be_alike_and_others_are_not() {
     let believed = range(&|model| vcap_share_believed(model, now, &pool), &alike);
     let control = range(&|model| model.share, &alike);
     assert!(believed * 3 < control, "{believed} {control}");
-    // One that really is weak is believed to be.
+    // A vCPU that really is weak is estimated to be weak.
     let (unlike, pool, now) = guest(&|cpu| if cpu == 7 { 12 * MS } else { MS / 4 }, 3);
     let weak = vcap_share_believed(&unlike[7], now, &pool);
     let strong = unlike[..7].iter().map(|model| vcap_share_believed(model, now, &pool)).min().unwrap();
@@ -223,13 +223,13 @@ fn what_was_measured_long_ago_gives_way_to_what_is_true_of_all() {
     let (soon, later) = (at(0), at(2900));
     assert!(soon.0 < 350 && soon.1 > 3 * MS, "{soon:?}");
     assert!(later.0 > soon.0 && later.1 < soon.1, "{later:?}");
-    // In the end nothing else is known.
+    // In the end only the pool is left.
     assert_eq!(at(3100), (900, MS / 10));
 }
 
 #[test]
 fn who_comes_soon_after_it_slept_meets_what_others_met_then() {
-    // A neighbour that comes and goes by itself; and one that only waits for the vCPU to sleep.
+    // A neighbour that comes and goes by itself, and one that only waits for the vCPU to sleep.
     let waits = |soon: &dyn Fn(u64) -> u64| {
         let known = vcpu_model { inactive_mean_ns: 8 * MS, inactive_events: 1, ..Default::default() };
         let (mut model, mut state, mut now) = (known, 11, 0);
@@ -250,7 +250,7 @@ fn who_comes_soon_after_it_slept_meets_what_others_met_then() {
         "who comes soon waits for its turn: {lurking:?}"
     );
     assert!(lurking.is_sorted_by(|a, b| a >= b), "{lurking:?}");
-    // Of one that nobody has woken soon nothing is known but the mean.
+    // Without wake-ups soon after a sleep only the mean is known.
     let model =
         vcpu_model { woken_ns: 1, wait_mean_ns: 3 * MS, inactive_mean_ns: 8 * MS, ..Default::default() };
     assert_eq!(vcap_wait_after_ns(&model, 2, 0), 3 * MS);
@@ -268,7 +268,7 @@ fn irregular_absences_are_no_news_as_long_as_they_stay_the_same() {
             now += length;
             let seen = vcap_busy(&mut model, now, length, if present { 0 } else { length }, 1);
             if seen != 0 && windows > 20 {
-                // One half of what the average was and one half of this window is the average now.
+                // The new average is one half of the old one and one half of this window.
                 far_below += u64::from(model.share + 150 < steady);
                 news += u64::from(seen & 2 != 0);
             }
@@ -277,7 +277,7 @@ fn irregular_absences_are_no_news_as_long_as_they_stay_the_same() {
     }
     assert!(far_below > 2 * SECONDS, "single windows are far below often: {far_below}");
     assert!(news < SECONDS, "{news} times in {SECONDS} s");
-    // The host takes nine tenths from now on.
+    // From now on the host takes nine tenths.
     let changed = now;
     while vcap_busy(&mut model, now, 10 * MS, 9 * MS, 1) & 2 == 0 {
         now += 10 * MS;
@@ -285,7 +285,7 @@ fn irregular_absences_are_no_news_as_long_as_they_stay_the_same() {
     }
 }
 
-/// Windows of a vCPU whose neighbour comes and goes by chance: `absent` of every 16 ms on average.
+/// Windows of a vCPU whose neighbour comes and goes at random: preempted for `absent` of every 16 ms on average.
 fn irregular(absent: u64, seconds: u64, seed: u64, mut each: impl FnMut(&vcpu_model, u64)) {
     let (mut model, mut state, mut now) = (vcpu_model::default(), seed, 0);
     let mut lasting = |mean: u64| exponential(&mut state, mean);
@@ -321,7 +321,7 @@ fn of_vcpus_that_are_all_alike_one_seldom_looks_clearly_better() {
     let control = part(&|i| push_gains(own.2[i].0, other.2[i].1));
     assert!(by_chance < 0.005, "{by_chance}");
     assert!(control > 0.03, "without the doubt: {control}");
-    // One that has three quarters instead of half is found within a second or two, at thirty windows a second.
+    // A vCPU that has three quarters instead of half is found within a second or two, at thirty windows a second.
     let found = part(&|i| push_gains(own.0[i], stronger.1[i]));
     assert!(found > 0.02, "{found}");
 }
@@ -332,7 +332,7 @@ fn a_few_late_wake_ups_are_no_news() {
     let (mut now, mut sampled) = (0, 0);
     for wake_up in 0..64u64 {
         now += 10 * MS;
-        // At first all are served at once, later three of four are not.
+        // At first all are served at once, later three of four wait.
         let late = wake_up >= 32 && wake_up % 4 != 0;
         let news = vcap_arrive(&mut model, now, 10 * MS, if late { MS } else { 0 });
         assert_eq!(news & 2, 0);
@@ -348,7 +348,7 @@ fn several_absences_between_two_looks_are_as_many() {
     vcap_busy(&mut model, 8 * MS, 8 * MS, 6 * MS, 3);
     assert_eq!((model.absent_ns, model.inactive_events, model.inactive_mean_ns), (6 * MS, 3, 2 * MS));
     assert_eq!(model.absences[absence_bucket(2 * MS) as usize], 3);
-    // Nobody counted: one. Exits without a loss: none.
+    // Without a count: one interval. Exits of the host: none.
     vcap_busy(&mut model, 16 * MS, 8 * MS, 6 * MS, 0);
     assert_eq!((model.absent_ns, model.inactive_events), (12 * MS, 4));
     vcap_busy(&mut model, 24 * MS, 8 * MS, 90_000, 5);
@@ -384,22 +384,22 @@ fn on_a_slower_core_all_work_takes_longer() {
     assert_eq!(place_cost_ns(&slow, 4 * MS), 2 * place_cost_ns(&fast, 4 * MS));
     let of_any_speed = place_view { speed: SCALE, ..fast };
     assert_eq!(place_cost_ns(&of_any_speed, 4 * MS), place_cost_ns(&fast, 4 * MS));
-    // All of a slow core and half of a fast one do the same; the half one is absent, too.
+    // All of a slow core and half of a fast one do the same work; the half one is preempted, too.
     let half = view(SCALE / 2, true, 0, 8);
     assert!(place_cost_ns(&slow, 4 * MS) < place_cost_ns(&half, 4 * MS));
-    // A wait for the host is not the core's.
+    // A wait for the host does not depend on the core.
     let (waits, waits_slow) = (view(SCALE / 2, true, 0, 8), place_view { speed: SCALE / 2, ..half });
     let wait = place_cost_ns(&waits, MS) - 2 * MS;
     assert_eq!(place_cost_ns(&waits_slow, MS), wait + 4 * MS);
 }
 
-/// A vCPU that is there and has a task, or an idle one that is absent half of the time, for 8 ms each.
+/// A running vCPU that has a task, or an idle one that is preempted half of the time, for 8 ms each.
 #[test]
 fn those_who_are_there_already_count_too() {
     let there =
         |of: u64| place_view { queued_work: booked_work(of), nr_tasks: 1, ..view(SCALE, false, 0, 0) };
     let idle = view(SCALE / 2, true, 0, 8);
-    // Each of two long tasks would take twice as long: the other one's time is lost, too.
+    // Each of two long tasks would take twice as long, and the time of the other vCPU is lost, too.
     assert!(place_cost_ns(&there(12 * MS), 12 * MS) > place_cost_ns(&idle, 12 * MS));
     let alone_counts = place_view { nr_tasks: 0, ..there(12 * MS) };
     assert!(place_cost_ns(&alone_counts, 12 * MS) < place_cost_ns(&idle, 12 * MS), "the control must differ");
@@ -422,12 +422,12 @@ fn what_is_foreseen_replaces_the_chances() {
         active_mean_ns: 8 * MS,
         ..weak
     };
-    // There for long enough: full speed, no wait. Away: it waits until that is over.
+    // Running for long enough: full speed, no wait. Preempted: the task waits until that is over.
     assert_eq!(place_cost_ns(&there, MS), MS);
     assert_eq!(place_cost_ns(&away, MS), 8 * MS);
-    // By chance: twice the mean wait of 4 ms, and the work at half of a pCPU.
+    // Without prediction: twice the mean wait of 4 ms, and the work at half of a pCPU.
     assert_eq!(place_cost_ns(&weak, MS), 10 * MS);
-    // Work that does not fit is interrupted.
+    // Work that does not fit is preempted.
     assert_eq!(place_cost_ns(&there, 10 * MS), 20 * MS);
 }
 
@@ -436,7 +436,7 @@ fn a_short_task_prefers_a_busy_strong_vcpu_to_an_idle_weak_one() {
     let strong_busy = view(1024, false, 1, 0);
     let weak_idle = view(300, true, 0, 7);
     assert!(place_cost_ns(&strong_busy, MS / 2) < place_cost_ns(&weak_idle, MS / 2));
-    // Not at any price: behind a long queue the weak one is sooner.
+    // Not at any price: behind a long queue the weak one is faster.
     let strong_full = view(1024, false, 20, 0);
     assert!(place_cost_ns(&strong_full, MS / 2) > place_cost_ns(&weak_idle, MS / 2));
 }
@@ -444,12 +444,12 @@ fn a_short_task_prefers_a_busy_strong_vcpu_to_an_idle_weak_one() {
 #[test]
 fn long_work_waits_for_more_than_a_turn_of_those_before_it() {
     let (short, long) = (booked_work(MS / 2), booked_work(12 * MS));
-    // Who needs less than a turn waits for one turn of each.
+    // A task that needs less than a slice waits for one slice of each.
     assert_eq!((held_up_ns(short, MS), held_up_ns(3 * long, MS)), (MS / 2, 12 * MS));
-    // Of equals each gets its part; of shorter ones, and of much longer ones, not more than both need.
+    // Of equal tasks each gets its part; shorter ones, and much longer ones, take no more than both need.
     assert_eq!(held_up_ns(3 * long, 12 * MS), 36 * MS);
     assert_eq!((held_up_ns(short, 12 * MS), held_up_ns(booked_work(32 * MS), 8 * MS)), (MS / 2, 8 * MS));
-    // A word holds many: what one adds it takes off again.
+    // One word holds many tasks: what a task adds it subtracts again.
     let many = 10_000 * booked_work(u64::MAX);
     assert_eq!(held_up_ns(many, u64::MAX), 320_000 * MS);
     assert_eq!(many - 9_999 * booked_work(u64::MAX), booked_work(u64::MAX));
@@ -461,7 +461,7 @@ fn long_work_goes_to_a_weak_vcpu_before_it_queues_at_a_strong_one() {
     let full = place_view { queued_work: 2 * booked_work(12 * MS), ..view(SCALE, false, 0, 0) };
     let weak = view(512, true, 0, 4);
     assert!(place_cost_ns(&full, 12 * MS) > place_cost_ns(&weak, 12 * MS));
-    // An answer of a millisecond comes sooner beside much longer work.
+    // Work of half a millisecond is done sooner beside much longer work.
     let one = place_view { queued_work: booked_work(12 * MS), ..full };
     assert!(place_cost_ns(&one, MS / 2) <= place_cost_ns(&weak, MS / 2));
 }
@@ -470,24 +470,24 @@ fn long_work_goes_to_a_weak_vcpu_before_it_queues_at_a_strong_one() {
 fn who_is_woken_by_an_interrupt_need_not_wait_for_its_vcpu_this_time() {
     let elsewhere = view(512, true, 0, 8);
     let here = place_view { here: true, ..elsewhere };
-    // Half a pCPU, 4 ms to wait on average: twice that elsewhere, once, for the next time, here.
+    // Half a pCPU, mean wait 4 ms: it counts twice elsewhere, and once, for the next time, here.
     assert_eq!((place_cost_ns(&elsewhere, MS), place_cost_ns(&here, MS)), (10 * MS, 6 * MS));
-    // A whole vCPU elsewhere is still better: the next interrupt would be late here, too.
+    // An uncontended vCPU elsewhere is still better: here the next interrupt would be late, too.
     assert!(place_cost_ns(&view(SCALE, true, 0, 0), MS) < place_cost_ns(&here, MS));
-    // Of one that works it says nothing.
+    // For a busy vCPU this changes nothing.
     let busy = view(512, false, 1, 8);
     assert_eq!(place_cost_ns(&busy, MS), place_cost_ns(&place_view { here: true, ..busy }, MS));
 }
 
 #[test]
 fn a_vcpu_that_has_just_come_back_is_better_than_one_that_is_about_to_go() {
-    // 8 ms there, 8 ms away.
+    // 8 ms running, 8 ms preempted.
     let after = |ms: u64| place_view { there_for_ns: ms * MS + 1, ..view(512, false, 0, 8) };
     let costs = [0, 2, 4, 6, 8, 80].map(|ms| place_cost_ns(&after(ms), MS));
     assert!(costs.is_sorted() && costs[0] < costs[2], "{costs:?}");
-    // At first as the share says, and never more than twice what absences cost then.
+    // At first as by share, and never more than twice what preemptions cost then.
     assert!(costs[0].abs_diff(2 * MS) < MS / 1000 && costs[5] == 3 * MS, "{costs:?}");
-    // Nothing is taken from a whole one, and nothing overflows.
+    // An uncontended vCPU loses nothing, and nothing overflows.
     assert_eq!(place_cost_ns(&place_view { share: SCALE, ..after(3) }, MS), MS);
     let most = place_view { share: 0, inactive_mean_ns: 200 * MS, ..after(3) };
     assert!(place_cost_ns(&most, 1 << 45) > 1 << 45);
@@ -495,7 +495,7 @@ fn a_vcpu_that_has_just_come_back_is_better_than_one_that_is_about_to_go() {
 
 #[test]
 fn who_asks_for_short_turns_is_sent_where_it_is_answered_soon() {
-    // A vCPU that gets little, but is there; and a whole one that is not.
+    // A vCPU of small share that is scheduled in at once, and an uncontended one that is not.
     let (weak, away) = (view(SCALE / 4, true, 0, 0), view(SCALE, true, 0, 4));
     let away = place_view { wait_ns: 4 * MS, ..away };
     let (ordinary, hinted) = (place_work_ns(8 * MS, 3 * MS, 3 * MS), place_work_ns(8 * MS, MS / 2, 3 * MS));
@@ -534,7 +534,7 @@ fn the_first_samples_of_a_share_weigh_the_same_and_doubt_comes_before_they_diffe
         vcap_busy(model, now, window, window * (100 - share) / 100, 1);
         now
     };
-    // Three samples that happen to be high, five low ones.
+    // Three samples that are high by chance, then five low ones.
     let mut at = sample(&mut model, 90);
     assert!(vcap_at_worst(&model, at) < model.share && vcap_at_best(&model, at) > model.share);
     for share in [90, 90, 30, 30, 30, 30, 30] {
@@ -542,7 +542,7 @@ fn the_first_samples_of_a_share_weigh_the_same_and_doubt_comes_before_they_diffe
     }
     let mean = (3 * 90 + 5 * 30) * SCALE / 100 / 8;
     assert!(model.steady_share.abs_diff(mean) < 40, "{} of {mean}", model.steady_share);
-    // Nobody has looked for a while: it is not believed to be strong.
+    // Without recent samples it does not count as strong.
     let later = at + 5_000 * MS;
     assert!(vcap_at_worst(&model, later) < SCALE / 2 && vcap_effective(&model, later) == SCALE);
     assert_eq!(vcap_at_worst(&model, at + 60_000 * MS), SCALE);
@@ -590,7 +590,7 @@ fn neighbours_on_a_core_or_a_hardware_thread_count() {
 #[test]
 fn some_imbalance_may_stay_between_caches() {
     assert_eq!(far_excess(10, 100), 0);
-    // Three equal tasks on two caches are shared in turns as on one.
+    // Three equal tasks on two LLCs are rotated as on one.
     let excess = far_excess(excess_weight(2 * UNIT, 1024, UNIT, 1024), 2 * UNIT);
     assert!(excess > 0 && !move_improves(UNIT, excess));
     let excess = far_excess(excess_weight(3 * UNIT, 1024, UNIT, 1024), 3 * UNIT);

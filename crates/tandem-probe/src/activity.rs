@@ -1,5 +1,5 @@
-//! When a vCPU ran, as a thread on it saw by itself: between two readings of the clock that lie
-//! further apart than the loop takes, something else had the pCPU.
+//! When a vCPU ran, as observed by a thread on it: if two clock readings are further apart than the loop takes,
+//! something else ran on the pCPU in between.
 
 /// Intervals of time in which a thread ran, ascending, disjoint, in ns on a clock that all CPUs share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -7,10 +7,10 @@ pub struct Activity {
     intervals: Vec<(u64, u64)>,
 }
 
-/// Absences of a vCPU over a time of observation (vSched section 3, vact).
+/// Preemption intervals of a vCPU in an observed time (vSched section 3, vact).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Absences {
-    /// How many.
+    /// Their number.
     pub count: usize,
     /// Mean length, ns.
     pub mean_ns: f64,
@@ -18,12 +18,12 @@ pub struct Absences {
     pub p95_ns: f64,
     /// Mean time between two of them, ns.
     pub mean_active_ns: f64,
-    /// Part of the time observed in which it ran, 0 to 1.
+    /// Part of the observed time in which it ran, 0 to 1.
     pub share: f64,
 }
 
 impl Activity {
-    /// From intervals in ascending order; those that touch become one.
+    /// From intervals in ascending order. Adjacent intervals are merged.
     pub fn new(intervals: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut activity = Self::default();
         for (from, to) in intervals {
@@ -32,7 +32,7 @@ impl Activity {
         activity
     }
 
-    /// Appends an interval that begins no earlier than the last one ended; others are cut to that.
+    /// Appends an interval. If it begins before the end of the last one, it is cut to that end.
     pub fn add(&mut self, from: u64, to: u64) {
         let from = self.intervals.last().map_or(from, |last| from.max(last.1));
         if to <= from {
@@ -68,8 +68,8 @@ impl Activity {
         sum
     }
 
-    /// The two as turns, if they never run at the same time: pieces of one between which the other did not run are one
-    /// turn. What lies between them is interrupts, or a third party's doing.
+    /// The alternations of two vCPUs that never run at the same time: intervals of one between which the other did not
+    /// run are merged. The gaps between them are due to interrupts or to a third task.
     pub fn turns_with(&self, other: &Self) -> (Self, Self) {
         let joined = |one: &Self, by: &Self| {
             let mut turns: Vec<(u64, u64)> = Vec::new();
@@ -89,8 +89,8 @@ impl Activity {
         self.intervals.get(first).is_some_and(|(begin, _)| *begin < to)
     }
 
-    /// How many intervals ended within the time of observation, and after how many of these the other's
-    /// began within `gap_ns`: the hardware thread was handed over.
+    /// How many intervals ended within the observed time, and at how many of these ends an interval of the other began
+    /// within `gap_ns`: the hardware thread was handed over.
     pub fn handovers(&self, other: &Self, gap_ns: u64) -> (usize, usize) {
         let ends = self.intervals.iter().rev().skip(1).map(|(_, end)| *end);
         let taken = |end: u64| {
@@ -101,21 +101,21 @@ impl Activity {
         (all, ends.filter(|end| taken(*end)).count())
     }
 
-    /// The absences between the intervals.
+    /// The preemption intervals between the intervals.
     pub fn gaps(&self) -> Self {
         Self::new(self.intervals.windows(2).map(|pair| (pair[0].1, pair[1].0)))
     }
 
-    /// Lengths of the absences, and of the active periods between two of them, ns. Only whole active periods count: the
-    /// first and the last were cut by the observation.
+    /// Lengths of the preemption intervals, and of the active periods between two of them, ns. Only uninterrupted
+    /// active periods count: the observation has cut the first and the last one.
     pub fn lengths_ns(&self) -> (Vec<u64>, Vec<u64>) {
         let length = |(from, to): &(u64, u64)| to - from;
         let whole = self.intervals.iter().skip(1).rev().skip(1).map(length).collect();
         (self.gaps().intervals.iter().map(length).collect(), whole)
     }
 
-    /// What the absences between the intervals look like. The time before the first and after the last is not
-    /// known to be one.
+    /// Statistics of the preemption intervals. The time before the first interval and after the last one does not
+    /// count.
     pub fn absences(&self) -> Absences {
         let (mut gaps, whole) = self.lengths_ns();
         gaps.sort_unstable();

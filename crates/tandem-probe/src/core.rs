@@ -1,51 +1,50 @@
-//! A CPU on which a thread counts work. The real one is here, another one is made of numbers
-//! ([`crate::emulated::core`]).
+//! A CPU on which a thread counts work. The real one is here, an emulated one in [`crate::emulated::core`].
 
 use crate::hypervisor::{kernel_cmdline, Hypervisor};
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-/// Multiplications of a block: some ten microseconds, well above what reading the clock costs.
+/// Multiplications of a block: some ten microseconds, much longer than reading the clock takes.
 const BLOCK: u32 = 4096;
 
-/// What a thread can do and see on a CPU.
+/// Operations and observations of a thread on a CPU.
 pub trait Core {
     /// Its number.
     fn cpu(&self) -> usize;
-    /// Time since some moment, ns.
+    /// Time since an arbitrary moment, ns.
     fn now_ns(&mut self) -> u64;
-    /// Sleeps until then, ns.
+    /// Sleeps until this time, ns.
     fn sleep_until(&mut self, due_ns: u64);
-    /// Does one block of work, the same each time.
+    /// Does one block of work. All blocks are the same.
     fn work(&mut self);
-    /// What the guest's kernel says of the thread. None: it does not tell.
+    /// The guest kernel's accounting of the thread; `None` if there is none.
     fn account(&mut self) -> Option<SchedStat>;
-    /// What the guest's kernel says the host took from this CPU since the boot, ns. None: it does not know.
+    /// Steal of this CPU since boot as the guest's kernel knows it, ns; `None` if it does not.
     fn steal_ns(&mut self) -> Option<u64>;
 }
 
-/// What the kernel says of a thread, from its schedstat.
+/// The kernel's accounting of a thread, from its schedstat.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SchedStat {
-    /// Time it ran, ns; without steal where the guest's kernel knows of it.
+    /// Time it ran, ns; without steal if the guest's kernel knows it.
     pub ran_ns: u64,
     /// Time it waited for other tasks of this kernel, ns.
     pub waited_ns: u64,
 }
 
 impl SchedStat {
-    /// From the text of `/proc/thread-self/schedstat`: "ran waited slices". None: it is something else.
+    /// Parses `/proc/thread-self/schedstat`: "ran waited slices". `None` if the text is something else.
     pub fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split_ascii_whitespace().map(str::parse);
         Some(Self { ran_ns: numbers.next()?.ok()?, waited_ns: numbers.next()?.ok()? })
     }
 }
 
-/// The unit of times in `/proc/stat`, ns: user space is told of time in hundredths of a second.
+/// The unit of times in `/proc/stat`, ns: hundredths of a second (`USER_HZ`).
 pub const PROC_STAT_UNIT_NS: u64 = 10_000_000;
 
-/// Steal of one CPU since the boot as `/proc/stat` has it, ns (in steps of 10 ms). None: no such CPU.
+/// Steal of one CPU since boot from `/proc/stat`, ns (in steps of 10 ms). `None` if there is no such CPU.
 pub fn steal_ns(proc_stat: &str, cpu: usize) -> Option<u64> {
     let name = format!("cpu{cpu}");
     let line = proc_stat.lines().find(|line| line.split_ascii_whitespace().next() == Some(&name))?;
@@ -56,7 +55,7 @@ pub fn steal_ns(proc_stat: &str, cpu: usize) -> Option<u64> {
 pub struct Here {
     cpu: usize,
     started: Instant,
-    /// Held open: it is read within the time line that it explains.
+    /// Kept open: it is read within the time line that it explains.
     schedstat: Option<std::fs::File>,
     reports_steal: bool,
     state: u64,
@@ -74,7 +73,7 @@ impl Here {
         }
     }
 
-    /// For work only: holds no file open, and knows nothing of what the kernel says.
+    /// For work only: opens no file, and has no accounting of the kernel.
     pub fn without_accounts(cpu: usize, started: Instant) -> Self {
         Self { cpu, started, schedstat: None, reports_steal: false, state: 1 }
     }

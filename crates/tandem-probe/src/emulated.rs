@@ -1,8 +1,8 @@
-//! A machine made of numbers, in virtual time: for tests, and for measuring how a probe grows.
+//! An emulated machine in virtual time: for tests, and for measuring how a probe scales.
 //!
-//! A vCPU sits on a hardware thread and gets time there by a quota per period, by a clock of its own,
-//! or always. Several on one hardware thread take turns. Two that run at the same time pass a line at
-//! the latency of their distance; now and then a batch is disturbed.
+//! A vCPU has a place on a hardware thread and gets time there by a quota per period, by a clock of its own, or always.
+//! Several on one hardware thread alternate. Two that run at the same time pass a cache line at the latency of their
+//! distance; some batches are disturbed.
 
 pub mod core;
 
@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 
 /// Step of the emulation, ns.
 const STEP_NS: u64 = 2_000;
-/// A host lets a vCPU run for so long before the next one on the same hardware thread has its turn, ns.
+/// The host's slice: time for which a vCPU runs before the next one on the same hardware thread, ns.
 const TURN_NS: u64 = 3_000_000;
-/// Passes in the smallest batch that has a latency.
+/// Minimum number of passes for a latency.
 const BATCH: f64 = 100.0;
 
 /// When a vCPU may run.
@@ -22,28 +22,28 @@ const BATCH: f64 = 100.0;
 pub enum Supply {
     /// Always.
     Whole,
-    /// `quota_ns` of each period, whenever it wants (`cpu.max`).
+    /// `quota_ns` of each period, whenever it wants to run (`cpu.max`).
     Quota {
         /// Time per period, ns.
         quota_ns: u64,
         /// Length of a period, ns.
         period_ns: u64,
-        /// Begin of the first period, ns.
+        /// Start of the first period, ns.
         phase_ns: u64,
     },
-    /// `on_ns`, then not for `off_ns`, whether it wants to or not; both vary between half and one and a half times
-    /// that if `irregular`.
+    /// For `on_ns`, then not for `off_ns`, whether it wants to run or not. If `irregular`, both vary between half and
+    /// one and a half times that.
     Turns {
-        /// ns.
+        /// Time between two preemption intervals, ns.
         on_ns: u64,
-        /// ns.
+        /// Preemption interval, ns.
         off_ns: u64,
-        /// Varying lengths.
+        /// Do the lengths vary?
         irregular: bool,
     },
 }
 
-/// Where a hardware thread lies.
+/// Place of a hardware thread in the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Socket.
@@ -74,7 +74,7 @@ impl Default for Latencies {
 struct Vcpu {
     place: Place,
     supply: Supply,
-    /// Quota left in this period, or time until the next change of turns, ns.
+    /// Quota left in this period, or time until `on` changes, ns.
     left_ns: u64,
     period: u64,
     on: bool,
@@ -95,23 +95,23 @@ struct Running {
 pub struct Emulated {
     cpus: Vec<usize>,
     vcpus: Vec<Vcpu>,
-    /// Whose turn it is on a hardware thread that several share: index of the vCPU and time left.
+    /// The running vCPU of each hardware thread that several share: its index and the rest of its slice.
     turns: Vec<(Place, usize, u64)>,
     latencies: Latencies,
     now_ns: u64,
     under_way: Vec<Running>,
     finished: VecDeque<Outcome>,
     random: u64,
-    /// Part of the measurements that is disturbed.
+    /// Disturbed part of the measurements.
     pub disturbed: f64,
-    /// Most CPUs that a probe may keep busy at a time; none: all.
+    /// Maximum number of CPUs that a probe may keep busy at a time; `None`: all.
     pub most_busy: Option<usize>,
-    /// How many it did.
+    /// Maximum that it did keep busy.
     pub busiest: usize,
 }
 
 impl Emulated {
-    /// vCPUs with the numbers, places and supplies given.
+    /// A machine of vCPUs with these numbers, places and supplies.
     pub fn new(
         vcpus: impl IntoIterator<Item = (usize, Place, Supply)>,
         latencies: Latencies,
@@ -144,8 +144,8 @@ impl Emulated {
         machine
     }
 
-    /// The original's 12 vCPUs on one socket: pairs of threads with four kinds of supply, two that get a twentieth,
-    /// two on one hardware thread (vSched, section 5; the periods are those of its scripts).
+    /// The paper's 12 vCPUs on one socket: pairs of threads with four kinds of supply, two that get a twentieth, two
+    /// on one hardware thread (vSched, section 5; the periods are those of its scripts).
     pub fn rcvm(seed: u64) -> Self {
         const MS: u64 = 1_000_000;
         let kinds = [(6, 18), (2, 6), (12, 18), (4, 6), (1, 20)];
@@ -169,7 +169,7 @@ impl Emulated {
         Self::new(list, Latencies::default(), seed)
     }
 
-    /// The original's 32 vCPUs on four sockets, three of them contended.
+    /// The paper's 32 vCPUs on four sockets, three of them contended.
     pub fn hpvm(seed: u64) -> Self {
         const MS: u64 = 1_000_000;
         let kinds = [(6, 18), (2, 6), (12, 18), (4, 6)];
@@ -192,7 +192,8 @@ impl Emulated {
         Self::new(list, Latencies::default(), seed)
     }
 
-    /// `sockets` of `cores` with `threads` each, numbered as most firmware does: first threads first.
+    /// `sockets` of `cores` with `threads` each. Numbered like most firmware does: the first threads of all cores
+    /// first.
     pub fn grid(sockets: usize, cores: usize, threads: usize, supply: Supply, seed: u64) -> Self {
         let all = sockets * cores;
         let list = (0..all * threads).map(|cpu| {
@@ -225,7 +226,7 @@ impl Emulated {
         } else {
             self.latencies.machine
         };
-        // Cores lie at different distances on the mesh, the same ones always at the same.
+        // Distances of cores on the mesh differ, but the distance of a pair does not change.
         let pair = Random(((i.min(j) * 4099 + i.max(j)) as u64 * 0x9E37_79B9) | 1).unit();
         let noise = if self.unit() < self.disturbed { 2.5 } else { 1.0 + 0.04 * self.unit() };
         base * (0.88 + 0.24 * pair) * noise
@@ -345,7 +346,7 @@ impl Machine for Emulated {
 
     fn start(&mut self, errand: Errand) {
         let latency = self.distance(errand.pair);
-        // A sleeping thread is woken, on a vCPU that may have to be woken first.
+        // The time to wake a sleeping thread, on a vCPU that may have to be woken first.
         let begins_ns = [0, 1].map(|_| self.now_ns + 10_000 + (30_000.0 * self.unit()) as u64);
         let activity = [Activity::default(), Activity::default()];
         self.under_way.push(Running {
@@ -375,7 +376,7 @@ impl Machine for Emulated {
     }
 }
 
-/// xorshift64*: numbers that are the same on each run.
+/// xorshift64*: the same numbers in every run.
 struct Random(u64);
 
 impl Random {

@@ -2,21 +2,21 @@
 
 use thiserror::Error;
 
-/// A probe that could not be made. Each message is one line: what, where, what would be right.
+/// A probe that failed. Each message is one line: what, where, what would be right.
 #[derive(Debug, Error)]
 pub enum ProbeError {
-    /// There is nothing to compare.
+    /// Too few CPUs for a topology.
     #[error("{0} CPU to probe; a topology needs at least two")]
     TooFew(usize),
     /// A thread could not be started.
     #[error("starting a probe thread: {0}")]
     Thread(std::io::Error),
-    /// A CPU went away, or the affinity mask excludes it.
+    /// A CPU went offline, or the affinity mask excludes it.
     #[error("CPU {cpu} cannot be used: {error}")]
     Cpu {
         /// Its number.
         cpu: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         error: std::io::Error,
     },
 }

@@ -1,11 +1,11 @@
-//! Smoothed estimates that know how old and how sure they are.
+//! Smoothed estimates with their age and confidence.
 
-/// Part of an old value that is left after one period: half of it after two (vSched, table 1).
+/// Remaining weight of an old value after one period: half of it after two (vSched, table 1).
 const FADE: f64 = std::f64::consts::FRAC_1_SQRT_2;
-/// Samples whose spread is remembered.
+/// Number of latest samples from which the spread is computed.
 const SPREAD_WINDOW: usize = 6;
 
-/// A mean that fades, without the bias of starting somewhere: the first sample counts fully.
+/// An exponentially weighted mean without a start bias: the first sample counts fully.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Estimate {
     sum: f64,
@@ -15,7 +15,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Adds a sample taken at a time, ns. Values that are no numbers are ignored.
+    /// Adds a sample taken at `now_ns`. Values that are not finite are ignored.
     pub fn add(&mut self, sample: f64, now_ns: u64) {
         if !sample.is_finite() {
             return;
@@ -29,17 +29,17 @@ impl Estimate {
         self.updated_ns = Some(now_ns);
     }
 
-    /// The estimate; none: nothing was measured.
+    /// The estimate; `None` if nothing was measured.
     pub fn value(&self) -> Option<f64> {
         (self.weight > 0.0).then(|| self.sum / self.weight)
     }
 
-    /// Age, ns. A clock that went back makes it new, not infinitely old.
+    /// Age, ns. If the clock went back, the age is 0, not huge.
     pub fn age_ns(&self, now_ns: u64) -> Option<u64> {
         self.updated_ns.map(|at| now_ns.saturating_sub(at))
     }
 
-    /// Standard deviation of the latest samples; none: there are fewer than two.
+    /// Standard deviation of the latest samples; `None` if there are fewer than two.
     pub fn spread(&self) -> Option<f64> {
         let n = self.latest.len() as f64;
         (n >= 2.0).then(|| {
@@ -48,7 +48,7 @@ impl Estimate {
         })
     }
 
-    /// Between 0 and 1: grows with the number of samples, falls with their spread and with age (`half_ns`: age at
+    /// Confidence, 0 to 1: grows with the number of samples, falls with their spread and with age (`half_ns`: age at
     /// which half of it is left).
     pub fn confidence(&self, now_ns: u64, half_ns: u64) -> f64 {
         let (Some(value), Some(age)) = (self.value(), self.age_ns(now_ns)) else { return 0.0 };

@@ -1,6 +1,6 @@
-//! What the hypervisor says of itself: its name, and what it offers to its guests (CPUID).
+//! The hypervisor's own description (CPUID): its name, and the features that it offers to guests.
 
-/// Bits of KVM's leaf of features, and what they mean.
+/// Bits of KVM's feature leaf, and their meaning.
 const KVM_FEATURES: [(u32, &str); 6] = [
     (5, "steal time"),
     (7, "pv unhalt"),
@@ -9,9 +9,9 @@ const KVM_FEATURES: [(u32, &str); 6] = [
     (13, "pv yield"),
     (4, "async page faults"),
 ];
-/// It translates code, and its CPUs come and go with its own work rather than with a scheduler's.
+/// It translates code. Its CPUs stall because of its own work, not because a host scheduler preempts them.
 const EMULATOR: &str = "QEMU without KVM";
-/// Signatures, and whose they are.
+/// Signatures, and the names of their hypervisors.
 const NAMES: [(&[u8; 12], &str); 8] = [
     (b"KVMKVMKVM\0\0\0", "KVM"),
     (b"Microsoft Hv", "Hyper-V"),
@@ -23,28 +23,28 @@ const NAMES: [(&[u8; 12], &str); 8] = [
     (b"prl hyperv  ", "Parallels"),
 ];
 
-/// What the running kernel was started with; empty where it does not say.
+/// Command line of the running kernel; empty if it cannot be read.
 pub fn kernel_cmdline() -> String {
     std::fs::read_to_string("/proc/cmdline").unwrap_or_default()
 }
 
-/// Where hypervisors show themselves.
+/// CPUID leaves of hypervisors.
 #[cfg(target_arch = "x86_64")]
 const LEAVES: std::ops::RangeInclusive<u32> = 0x4000_0000..=0x4000_ff00;
 #[cfg(target_arch = "x86_64")]
 const LEAVES_APART: usize = 0x100;
 
-/// The hypervisor beneath.
+/// The hypervisor below this guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hypervisor {
-    /// Its name, or its signature if it is none of the known ones.
+    /// Its name, or its signature if it is not a known one.
     pub name: String,
     /// KVM's features; 0 elsewhere.
     pub kvm_features: u32,
 }
 
 impl Hypervisor {
-    /// The one beneath this machine; none: there is none, or it hides.
+    /// The hypervisor below this machine; `None` if there is none, or it hides.
     #[cfg(target_arch = "x86_64")]
     pub fn detect() -> Option<Self> {
         use std::arch::x86_64::__cpuid;
@@ -64,9 +64,9 @@ impl Hypervisor {
         None
     }
 
-    /// The one that these leaves (EAX, EBX, ECX, EDX) show. A hypervisor that also plays another one for its guests'
-    /// drivers shows that first and itself 0x100 further (KVM and Xen with Hyper-V's enlightenments). Linux looks at each
-    /// and takes the last that it knows (`init_hypervisor`).
+    /// The hypervisor that these leaves (EAX, EBX, ECX, EDX) show. A hypervisor that also emulates another one's
+    /// interface for its guests' drivers shows that one first and itself 0x100 further (KVM and Xen with Hyper-V's
+    /// enlightenments). Linux reads all of them and takes the last one that it knows (`init_hypervisor`).
     #[cfg(target_arch = "x86_64")]
     fn among(leaf: impl Fn(u32) -> [u32; 4]) -> Self {
         let at = |base: u32| {
@@ -80,7 +80,7 @@ impl Hypervisor {
         let known = |found: &(u32, u32, [u8; 12])| NAMES.iter().any(|(name, _)| **name == found.2);
         let (base, highest, signature) =
             LEAVES.step_by(LEAVES_APART).map(at).filter(known).last().unwrap_or_else(|| at(*LEAVES.start()));
-        // Early versions of KVM left the number of leaves 0.
+        // Early versions of KVM reported 0 as the number of leaves.
         let features = if highest == 0 || highest > base { leaf(base + 1)[0] } else { 0 };
         Self::of(&signature, features)
     }
@@ -93,7 +93,7 @@ impl Hypervisor {
         Self { name, kvm_features }
     }
 
-    /// Does it maintain KVM's page of stolen time?
+    /// Does it offer KVM's steal time page?
     pub fn reports_steal(&self) -> bool {
         self.kvm_features & (1 << 5) != 0
     }
@@ -103,12 +103,13 @@ impl Hypervisor {
         self.name == EMULATOR
     }
 
-    /// And does this guest's kernel, which was started with this command line, use it? The bit says only what is offered.
+    /// Does it offer KVM's steal time page, and does a guest kernel with this command line use it? The feature bit only
+    /// says what is offered.
     pub fn steal_is_used(&self, cmdline: &str) -> bool {
         self.reports_steal() && !cmdline.split_ascii_whitespace().any(|word| word == "no-steal-acc")
     }
 
-    /// Paravirtual features that it offers, and those that it does not.
+    /// Paravirtual features that it offers, and those that it does not offer.
     pub fn features(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         let (offered, missing): (Vec<_>, Vec<_>) =
             KVM_FEATURES.iter().partition(|(bit, _)| self.kvm_features & (1 << bit) != 0);
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!((other.name.as_str(), other.reports_steal()), ("SomethingNew", false));
     }
 
-    /// Leaves with these signatures, and features after the ones of KVM.
+    /// Leaves with these signatures; feature leaves follow those of KVM.
     #[cfg(target_arch = "x86_64")]
     fn shown(signatures: &[(u32, &[u8; 12])]) -> Hypervisor {
         Hypervisor::among(|leaf| {
@@ -146,7 +147,7 @@ mod tests {
                     _ => {}
                 }
             }
-            // What a processor says of a leaf that it does not know.
+            // A processor's answer for a leaf that it does not know.
             [7, 7, 7, 7]
         })
     }

@@ -1,30 +1,30 @@
-//! What the kernel believes the topology to be (what `lscpu` shows), and a tree that says otherwise.
+//! The topology as the kernel knows it (as shown by `lscpu`), and a sysfs tree with the probed one.
 //!
-//! Stock scx schedulers read the topology below a prefix of their choice (`SCX_SYSFS_PREFIX`): the
-//! probed one can be written in sysfs' own form and given to them.
+//! Stock scx schedulers read the topology below a prefix that can be set (`SCX_SYSFS_PREFIX`): the probed topology can
+//! be written in sysfs' own form and given to them.
 
 use crate::vtop::topology::{Shares, Topology};
 use std::io::{Error, ErrorKind, Result};
 use std::path::Path;
 
-/// Groups of CPUs as the kernel has them.
+/// Groups of CPUs as the kernel knows them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct KernelView {
     /// Threads of a core.
     pub cores: Vec<Vec<usize>>,
-    /// CPUs that share the last cache; empty where the kernel knows of no caches.
+    /// CPUs that share the last-level cache; empty if the kernel knows no caches.
     pub caches: Vec<Vec<usize>>,
     /// Sockets.
     pub sockets: Vec<Vec<usize>>,
 }
 
-/// Reads "0-3,8": ascending, without duplicates. None: it is something else.
+/// Parses "0-3,8": ascending, without duplicates. `None` if the text is something else.
 pub fn parse_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        // sysfs is not trusted with the size of our memory.
+        // Bound the memory that a malformed list can take.
         if first > last || last >= 1 << 16 {
             return None;
         }
@@ -49,7 +49,7 @@ pub fn format_list(cpus: &[usize]) -> String {
 }
 
 impl KernelView {
-    /// Reads what sysfs says about these CPUs. Files that are missing leave their part empty.
+    /// Reads the topology of these CPUs from sysfs. If files are missing, their part is empty.
     pub fn read(sysfs_cpu: &Path, cpus: &[usize]) -> Self {
         let mut view = Self::default();
         for &cpu in cpus {
@@ -95,7 +95,7 @@ pub fn write_tree(root: &Path, topology: &Topology) -> Result<()> {
     }
     let groups = |shares: Shares| {
         let own = topology.groups(shares);
-        // Without the tier, everybody is alone (cores) or all are together (caches and sockets).
+        // Without the tier, every CPU is a group of its own (cores), or all CPUs are one group (caches and sockets).
         if !own.is_empty() {
             own.to_vec()
         } else if shares == Shares::Core {

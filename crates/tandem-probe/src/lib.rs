@@ -1,12 +1,12 @@
-//! vProbers: what every vCPU really is, measured from inside of the guest.
+//! vProbers: measure from inside of the guest what every vCPU really is.
 //!
 //! * [`activity`]: when a vCPU ran and when it did not, from the gaps in a thread's own time line.
-//! * [`vtop`]: who shares a hardware thread, a core, a cache, a socket; from how long a cache line
-//!   takes from one vCPU to another.
+//! * [`vtop`]: which vCPUs share a hardware thread, a core, a cache, a socket, from the time that a cache line takes
+//!   from one vCPU to another.
 //!
-//! Nothing here needs root or a particular kernel. Everything that was not measured is called
-//! unknown; nothing is guessed from what was not seen. After vSched (EuroSys'25, section 3), without
-//! its fixed thresholds: latencies are told apart by clustering those of the machine at hand.
+//! Nothing here needs root or a particular kernel. Everything that was not measured is reported as unknown; nothing is
+//! guessed. Source: vSched (EuroSys'25, section 3), without its fixed thresholds: latencies are classified by
+//! clustering those of the machine itself.
 
 pub mod activity;
 pub mod core;

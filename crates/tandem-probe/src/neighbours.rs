@@ -1,56 +1,57 @@
-//! What takes the vCPUs away? Told from how even the absences are, whether all vCPUs are absent at once, and whether one
-//! that is woken is served as often as one that works.
+//! What preempts the vCPUs? Decided from how even the preemption intervals are, whether all vCPUs are preempted at
+//! once, and whether wake-ups are served at once as often as the share says.
 
 use crate::activity::Activity;
 use serde::Serialize;
 use std::fmt;
 
-/// A vCPU that gets less than this is contended.
+/// A vCPU with a smaller share than this is contended.
 pub const CONTENDED: f64 = 0.95;
 /// Lengths whose spread (standard deviation over mean) is below this are even.
 const EVEN: f64 = 0.25;
-/// The part of wake-ups served at once differs from the share by more than this, or by more than half of what is possible:
-/// the host looks at who has slept.
+/// If the part of wake-ups that is served at once differs from the share by more than this, or by more than half of
+/// what is possible, the host's scheduler considers who has slept.
 const LOOKS: f64 = 0.25;
-/// Quotas have periods of this length or more, ms (`cpu.max`: 100 ms unless told otherwise; libvirt the same).
+/// Quotas have periods of this length or more, ms (default of `cpu.max` and of libvirt: 100 ms).
 const QUOTA_PERIOD_MS: f64 = 20.0;
-/// They are absent at once if this part of what chance leaves is common: two that are hardly ever there are absent together
-/// for most of the time anyhow.
+/// vCPUs are preempted at once if this part of the overlap beyond chance is reached: two vCPUs of small share are
+/// preempted at the same time for most of the time anyhow.
 const AT_ONCE: f64 = 0.8;
 
-/// What was seen of one vCPU.
+/// Observations of one vCPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Seen {
     /// Share of a pCPU, 0 to 1.
     pub share: f64,
-    /// Mean length of its absences, ms.
+    /// Mean preemption interval, ms.
     pub absence_ms: f64,
-    /// Mean time between two, ms.
+    /// Mean time between two preemption intervals, ms.
     pub active_ms: f64,
     /// Are both lengths even?
     pub even: bool,
-    /// Part of its wake-ups that was served at once, 0 to 1; none: not seen.
+    /// Part of its wake-ups that was served at once, 0 to 1; `None` if not measured.
     pub at_once: Option<f64>,
 }
 
-/// Who has the pCPUs while the vCPUs are absent.
+/// What runs on the pCPUs while the vCPUs are preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Neighbours {
-    /// Nobody worth mentioning.
+    /// Nothing: no vCPU is contended.
     None,
-    /// Others, by a scheduler that looks at who has slept.
+    /// Other tasks, under a fair scheduler that considers who has slept.
     Fair,
-    /// Nobody: the VM has used up its quota, again and again.
+    /// The VM has used up its quota.
     Quota,
-    /// Somebody who comes at even times whatever this guest does, as a real-time program.
+    /// A periodic neighbour that runs whatever this guest does, such as a real-time program.
     Regular,
-    /// Somebody who comes at times that nobody can foresee, whatever this guest does.
+    /// A neighbour that runs at unpredictable times, whatever this guest does.
     Irregular,
 }
 
 impl Neighbours {
-    /// Decides; the contended vCPUs speak for all. `at_once`: are they absent at the same time? None: not seen.
+    /// Decides by the majority of the contended vCPUs. `at_once`: are they preempted at the same time? `None` if not
+    /// measured.
     pub fn of(vcpus: &[Seen], at_once: Option<bool>) -> Self {
         let contended: Vec<&Seen> = vcpus.iter().filter(|vcpu| vcpu.share < CONTENDED).collect();
         if contended.is_empty() {
@@ -90,7 +91,7 @@ impl fmt::Display for Neighbours {
     }
 }
 
-/// Are these lengths even? Of fewer than four nobody knows.
+/// Are these lengths even? No if there are fewer than four.
 pub fn even(lengths_ns: &[u64]) -> bool {
     let n = lengths_ns.len() as f64;
     let mean = lengths_ns.iter().map(|ns| *ns as f64).sum::<f64>() / n;
@@ -98,7 +99,8 @@ pub fn even(lengths_ns: &[u64]) -> bool {
     lengths_ns.len() >= 4 && variance.sqrt() < EVEN * mean
 }
 
-/// Are these vCPUs, seen over the same time, absent at the same time? None: fewer than two, or one is never absent.
+/// Are these vCPUs, observed over the same time, preempted at the same time? `None` if there are fewer than two, or if
+/// one is never preempted.
 pub fn absent_at_once(of: &[&Activity]) -> Option<bool> {
     let absent: Vec<(Activity, f64)> =
         of.iter().map(|activity| (activity.gaps(), activity.absences().share)).collect();
@@ -160,7 +162,7 @@ mod tests {
         assert_eq!(absent_at_once(&[&a, &c]), Some(false));
         assert_eq!(absent_at_once(&[&a]), None);
         assert_eq!(absent_at_once(&[&a, &Activity::new([(0, 50)])]), None);
-        // Absent for nine tenths each, in turn: common for eight ninths of that.
+        // Each is preempted for nine tenths of the time, alternately: the overlap is eight ninths of that.
         let seldom = |from: u64| Activity::new((0..20).map(move |i| (100 * i + from, 100 * i + from + 10)));
         assert_eq!(absent_at_once(&[&seldom(0), &seldom(50)]), Some(false));
         assert_eq!(absent_at_once(&[&seldom(0), &seldom(0)]), Some(true));

@@ -1,4 +1,4 @@
-//! Reports for people: a table, a heat map for the terminal, the same as SVG.
+//! Reports for people: a table, and a heat map for the terminal or as SVG.
 
 use crate::kernel::format_list;
 use crate::report::{Report, VcpuReport};
@@ -6,7 +6,7 @@ use crate::vtop::topology::{Shares, Topology};
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// More CPUs than this do not fit into a terminal side by side.
+/// Maximum number of CPUs that fit side by side into a terminal.
 const WIDEST: usize = 64;
 
 /// For each tier: letter, colour of a 256-colour terminal, colour of a page.
@@ -34,7 +34,7 @@ fn legend(shares: Shares) -> &'static str {
     }
 }
 
-/// The report as text. `colour`: for a terminal that knows 256 of them.
+/// The report as text. `colour`: for a terminal with 256 colours.
 pub fn text(report: &Report, colour: bool) -> String {
     let mut out = String::new();
     if !report.vcpus.is_empty() {
@@ -96,7 +96,7 @@ fn tiers(out: &mut String, topology: &Topology, elapsed_ms: Option<f64>) {
     out.push('\n');
 }
 
-/// CPUs in an order in which near ones are neighbours.
+/// CPUs in an order in which near CPUs are adjacent.
 fn order(topology: &Topology) -> Vec<usize> {
     let mut cpus = topology.cpus.clone();
     let key = |cpu: &usize| {
@@ -142,7 +142,7 @@ fn heat(out: &mut String, topology: &Topology, colour: bool) {
     let _ = writeln!(out, "shared: {}   ? unknown\n", keys.join("   "));
 }
 
-/// The heat map as a page element of its own; cells carry the latency that was measured.
+/// The heat map as a page element of its own. Cells have the measured latency as their title.
 pub fn svg(topology: &Topology) -> String {
     const CELL: usize = 22;
     const EDGE: usize = 40;

@@ -1,4 +1,4 @@
-//! All that a probe has found, for machines (`tandem.probe/1`) and in words.
+//! The report of a probe, for programs (`tandem.probe/1`) and in words.
 
 use crate::activity::Activity;
 use crate::kernel::{format_list, KernelView};
@@ -11,9 +11,9 @@ use serde::Serialize;
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "tandem.probe/1";
-/// Cores whose speeds differ by more than this are not of the same kind.
+/// Cores whose speeds differ by more than this are different kinds of cores.
 const SPEEDS_DIFFER: f64 = 0.15;
-/// A vCPU that gets less than this is a straggler (vSched, section 3.4).
+/// A vCPU with a smaller share than this is a straggler (vSched, section 3.4).
 const STRAGGLER: f64 = 0.10;
 
 /// One vCPU.
@@ -21,13 +21,13 @@ const STRAGGLER: f64 = 0.10;
 pub struct VcpuReport {
     /// Its number.
     pub cpu: usize,
-    /// Share of a pCPU that it gets when it wants to run, 0 to 1; none: other tasks left too little time to say.
+    /// Share of a pCPU that it gets when it wants to run, 0 to 1; `None` if other tasks left the probe too little time.
     pub share: Option<f64>,
-    /// Speed of its core relative to the fastest seen, 0 to 1.
+    /// Speed of its core relative to the fastest core observed, 0 to 1.
     pub speed: Option<f64>,
     /// Share times speed.
     pub capacity: Option<f64>,
-    /// Absences seen.
+    /// Number of preemption intervals observed.
     pub absences: usize,
     /// Their mean length, milliseconds.
     pub absence_ms: f64,
@@ -35,36 +35,36 @@ pub struct VcpuReport {
     pub absence_p95_ms: f64,
     /// Mean time between two, milliseconds.
     pub active_ms: f64,
-    /// Part of the sample in which the guest's own tasks had the vCPU, 0 to 1.
+    /// Part of the sample in which the guest's other tasks ran on the vCPU, 0 to 1.
     pub busy: f64,
-    /// Part of its wake-ups that was served at once, 0 to 1; none: it was not woken, or too rarely.
+    /// Part of its wake-ups that was served at once, 0 to 1; `None` if it was not woken, or too rarely.
     pub at_once: Option<f64>,
 }
 
-/// The whole.
+/// The whole report.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: &'static str,
     /// vCPUs, ascending.
     pub vcpus: Vec<VcpuReport>,
-    /// The topology measured; none: not asked for.
+    /// The measured topology; `None` if it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology: Option<Topology>,
-    /// Who takes the vCPUs away; none: nobody does, or it was not asked for.
+    /// What preempts the vCPUs; `None` if nothing does, or if it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub neighbours: Option<Neighbours>,
-    /// What the kernel believes.
+    /// The topology as the kernel knows it.
     pub kernel: KernelView,
     /// Time that the topology took, milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology_ms: Option<f64>,
-    /// In words.
+    /// Findings in words.
     pub findings: Vec<String>,
 }
 
 impl Report {
-    /// Puts together what was measured.
+    /// Builds the report from the measurements.
     pub fn of(
         samples: &[Sample],
         wakes: &[Wakes],
@@ -208,7 +208,7 @@ fn topology_in_words(topology: &Topology, kernel: &KernelView) -> Vec<String> {
         findings.push(format!("the kernel takes CPUs {list} for threads of a core; they are not"));
     }
     let caches = topology.groups(Shares::Cache);
-    // What never ran together may share a cache all the same.
+    // CPUs that never ran at the same time may still share a cache.
     let known_apart =
         |a: &Vec<usize>, b: &Vec<usize>| topology.relation(a[0], b[0]).is_some_and(|r| r > Shares::Cache);
     let all_apart = caches.iter().enumerate().all(|(i, a)| caches[..i].iter().all(|b| known_apart(a, b)));
@@ -230,7 +230,7 @@ mod tests {
     use crate::emulated::Emulated;
     use crate::vtop;
 
-    /// A second of a vCPU that is there for `on_ms` of every `on_ms + off_ms`, from `from_ms` on.
+    /// One second of a vCPU that runs for `on_ms` of every `on_ms + off_ms`, from `from_ms` on.
     fn turns(cpu: usize, from_ms: u64, on_ms: u64, off_ms: u64) -> Sample {
         let period = on_ms + off_ms;
         let activity = Activity::new((0..1000 / period).map(|i| {

@@ -1,10 +1,9 @@
-//! What each vCPU gets of a pCPU, and how fast that is (vSched, section 3.1, vcap): a thread on each,
+//! Share of a pCPU that each vCPU gets, and the speed of its core (vSched, section 3.1, vcap): a thread on each vCPU,
 //! all at the same time, for a moment.
 //!
-//! The thread counts work in blocks and reads the clock between them. What it did not run although it
-//! wanted to is either the guest's own doing (the kernel says how long it waited for other tasks) or
-//! the host's. The length of a block that nothing interrupted is the speed of the core: a vCPU with a
-//! small share of a fast core is told apart from one with all of a slow one.
+//! The thread counts work in blocks and reads the clock between them. If it wanted to run and did not, either another
+//! task of the guest ran (the kernel says how long it waited for these) or the host had preempted the vCPU. The length
+//! of an uninterrupted block is the speed of the core: this tells a small share of a fast core from all of a slow one.
 
 use crate::activity::{Absences, Activity};
 use crate::core::{Core, Here};
@@ -13,14 +12,14 @@ use std::io::Error;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// Longer between two blocks than this beyond their usual length: it was away, ns. Interrupts, and the exits that
-/// they cost, are shorter; a host's slices are longer (`TANDEM_INACTIVE_MIN_NS` in `policy/guest/vcap.h`).
+/// If a block takes this much longer than usual, the thread was not running meanwhile, ns. Interrupts, and the exits
+/// that they cost, are shorter; a host's slices are longer (`TANDEM_INACTIVE_MIN_NS` in `policy/guest/vcap.h`).
 const AWAY_NS: u64 = 300_000;
 
-/// No core does a block in less, ns.
+/// No core does a block in less time, ns.
 const LEAST_BLOCK_NS: u64 = 1_000;
 
-/// For a sample of this length the kernel's account of steal is exact to two points.
+/// For samples of this length the kernel's accounting of steal (steps of 10 ms) is exact to two points.
 const LONG_ENOUGH_NS: u64 = 500_000_000;
 
 /// One vCPU in one sample.
@@ -30,39 +29,40 @@ pub struct Sample {
     pub cpu: usize,
     /// Length of the sample, ns.
     pub wall_ns: u64,
-    /// Time in which the thread was away and no other task of the guest ran, ns.
+    /// Time in which neither the thread nor another task of the guest ran, ns.
     pub away_ns: u64,
-    /// Steal by the kernel's account; none: it has none, or the sample is too short for its steps.
+    /// Steal by the kernel's accounting; `None` if there is none, or if the sample is too short for its steps.
     pub steal: Option<Steal>,
-    /// Time in which the guest ran somebody else, ns.
+    /// Time in which the guest ran other tasks, ns.
     pub waited_ns: u64,
-    /// The vCPU's absences.
+    /// The vCPU's preemption intervals.
     pub absences: Absences,
-    /// When it was there, ns since the sample of all CPUs began.
+    /// When it ran, ns since the sample of all CPUs began.
     pub activity: Activity,
-    /// Time of one block of work that nothing interrupted, ns; none: there was none.
+    /// Time of one uninterrupted block of work, ns; `None` if there was none.
     pub block_ns: Option<f64>,
 }
 
-/// Steal by the kernel's account, between two looks at it.
+/// Steal by the kernel's accounting, between two readings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Steal {
-    /// How much, ns.
+    /// Steal, ns.
     pub ns: u64,
-    /// Time between the two looks, ns: on a vCPU that is hardly ever there, looking takes a while.
+    /// Time between the two readings, ns: on a vCPU of very small share, reading takes a while.
     pub wall_ns: u64,
 }
 
 impl Sample {
-    /// Share of a pCPU, 0 to 1: of the time in which the vCPU wanted to run, what it got. None: too little to say.
+    /// Share of a pCPU, 0 to 1: the part in which it ran of the time in which it wanted to run. `None` if that time is
+    /// too short.
     pub fn share(&self) -> Option<f64> {
         let part = |missing: u64, of: u64| 1.0 - (missing as f64 / of as f64).clamp(0.0, 1.0);
         if let Some(steal) = self.steal.filter(|steal| steal.wall_ns > 0) {
-            // The vCPU wanted to run all the time, be it for this thread or for others.
+            // The vCPU wanted to run all the time, for this thread or for other tasks.
             return Some(part(steal.ns, steal.wall_ns));
         }
-        // While other tasks of the guest ran, the vCPU ran, too: that time says nothing about this thread, and
-        // the host's part in it is seen by them.
+        // While other tasks of the guest ran, the vCPU ran, too. That time does not count for this thread: it cannot
+        // observe preemptions in it.
         let wanted = self.wall_ns.saturating_sub(self.waited_ns);
         (wanted > self.wall_ns / 20).then(|| part(self.away_ns, wanted))
     }
@@ -73,13 +73,13 @@ impl Sample {
     }
 }
 
-/// Samples all these CPUs at once for a time.
+/// Samples all these CPUs at once for `length`.
 ///
 /// # Errors
 /// No thread could be started, or none of the CPUs can be used.
 pub fn sample(cpus: &[usize], length: Duration, policy: sys::Policy) -> Result<Vec<Sample>, ProbeError> {
     let started = Instant::now();
-    // Nobody begins before all are there.
+    // No thread begins before all have been started.
     let gate = Arc::new(RwLock::new(()));
     let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
     let mut threads = Vec::with_capacity(cpus.len());
@@ -89,11 +89,12 @@ pub fn sample(cpus: &[usize], length: Duration, policy: sys::Policy) -> Result<V
         let spawned =
             std::thread::Builder::new().name(format!("vcap/{cpu}")).stack_size(128 * 1024).spawn(move || {
                 let pinned = sys::pin_to(cpu);
-                // Best effort always is allowed; without the right to real time the sample is an ordinary one.
+                // SCHED_IDLE is always permitted. Without the privilege for real time the thread samples as an
+                // ordinary one.
                 let _ = sys::set_policy(policy);
                 drop(gate.read().unwrap_or_else(PoisonError::into_inner));
                 let sample = pinned.map(|()| on_core(&mut Here::new(cpu, started), length));
-                // Taken offline meanwhile: what was measured is another CPU's.
+                // If the CPU went offline meanwhile, the measurements are those of another CPU.
                 let stayed =
                     if sys::is_on(cpu) { Ok(()) } else { Err(Error::from_raw_os_error(libc::ENODEV)) };
                 sample
@@ -120,13 +121,12 @@ pub fn sample(cpus: &[usize], length: Duration, policy: sys::Policy) -> Result<V
     }
 }
 
-/// Of all gaps those that the host has made: as many of the longest as the steal of that time accounts for. Shorter
-/// ones are interrupts and what else the machine does by itself, which on an emulated one takes long. Without
-/// steal: all.
+/// Gaps that the host caused: as many of the longest ones as the steal of that time accounts for. The shorter ones are
+/// interrupts and other work of the machine itself, which takes long on an emulated one. Without steal reporting: all.
 fn made_by_host(mut gaps: Vec<(u64, u64)>, steal_ns: Option<u64>) -> Vec<(u64, u64)> {
     if let Some(mut left) = steal_ns {
         gaps.sort_unstable_by_key(|(from, to)| std::cmp::Reverse(to - from));
-        // The last one may be cut by the steps of the account.
+        // The steps of the accounting may cut the last one.
         let accounted_for = |(from, to): &&(u64, u64)| {
             let enough = left > (to - from) / 2;
             left = left.saturating_sub(to - from);
@@ -139,18 +139,18 @@ fn made_by_host(mut gaps: Vec<(u64, u64)>, steal_ns: Option<u64>) -> Vec<(u64, u
     gaps
 }
 
-/// What is left between gaps.
+/// Intervals between the gaps.
 fn between(begin: u64, end: u64, gaps: &[(u64, u64)]) -> Activity {
     let starts = std::iter::once(begin).chain(gaps.iter().map(|(_, to)| *to));
     let ends = gaps.iter().map(|(from, _)| *from).chain(std::iter::once(end));
     Activity::new(starts.zip(ends))
 }
 
-/// A look that takes no longer than this was not interrupted by the host, ns.
+/// A reading that takes less than this was not interrupted by the host, ns.
 const QUICK_LOOK_NS: u64 = 2_000_000;
 const LOOKS: usize = 6;
 
-/// The kernel's account of steal, and when that was: the quickest of some looks.
+/// The kernel's accounting of steal, and the time of the reading. Takes the quickest of several readings.
 fn look_at_steal(core: &mut impl Core) -> Option<(u64, u64)> {
     let mut best: Option<(u64, u64, u64)> = None;
     for _ in 0..LOOKS {
@@ -167,7 +167,7 @@ fn look_at_steal(core: &mut impl Core) -> Option<(u64, u64)> {
     best.map(|(_, at, steal)| (at, steal))
 }
 
-/// Samples one CPU: to be called by a thread on it.
+/// Samples one CPU. Must be called by a thread on it.
 pub fn on_core(core: &mut impl Core, length: Duration) -> Sample {
     let steal_before = look_at_steal(core);
     let before = core.account();
@@ -181,7 +181,7 @@ pub fn on_core(core: &mut impl Core, length: Duration) -> Sample {
     let mut done: u64 = 0;
     loop {
         core.work();
-        // A clock that goes back stands still for us.
+        // If the clock goes back, it counts as standing still.
         let now = core.now_ns().max(last);
         let block = now - last;
         if block > 0 {
@@ -189,7 +189,7 @@ pub fn on_core(core: &mut impl Core, length: Duration) -> Sample {
         }
         if block > usual.saturating_add(AWAY_NS) {
             let waited = core.account().unwrap_or_default().waited_ns;
-            // While other tasks of the guest had the vCPU, it ran, for all that this thread can know.
+            // While other tasks of the guest ran, the vCPU ran, as far as this thread can know.
             if waited.saturating_sub(waited_before) < block / 2 {
                 gaps.push((last, now - usual));
             }
@@ -199,7 +199,7 @@ pub fn on_core(core: &mut impl Core, length: Duration) -> Sample {
         }
         last = now;
         done += 1;
-        // By the clock, or by the work if the clock does not get on.
+        // End by the clock, or by the work done if the clock does not advance.
         let worked = if usual == u64::MAX { done * LEAST_BLOCK_NS } else { done.saturating_mul(usual) };
         if now - begin >= length_ns || worked / 2 >= length_ns {
             break;
@@ -223,7 +223,7 @@ pub fn on_core(core: &mut impl Core, length: Duration) -> Sample {
         waited_ns: waited_ns.min(wall_ns),
         absences: activity.absences(),
         activity,
-        // The lower quartile: interrupts only add.
+        // The lower quartile: interrupts only make blocks longer.
         block_ns: blocks.get(blocks.len() / 4).map(|block| *block as f64),
     }
 }

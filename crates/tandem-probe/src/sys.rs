@@ -2,7 +2,7 @@
 
 use std::io::{Error, Result};
 
-/// Most CPU ids that a mask is grown to.
+/// Maximum number of CPU ids in a mask.
 const MOST_CPUS: usize = 1 << 16;
 
 /// Pins the calling thread to one CPU. Any CPU id: the mask is sized at run time.
@@ -21,7 +21,8 @@ pub fn pin_to(cpu: usize) -> Result<()> {
     Ok(())
 }
 
-/// Does the calling thread run on this CPU? When a CPU goes offline the kernel moves even those who are pinned to it.
+/// Does the calling thread run on this CPU? When a CPU goes offline, the kernel migrates even threads that are pinned
+/// to it.
 pub fn is_on(cpu: usize) -> bool {
     // SAFETY: takes and touches nothing.
     usize::try_from(unsafe { libc::sched_getcpu() }) == Ok(cpu)
@@ -59,9 +60,9 @@ fn bits(mask: &[u64]) -> Vec<usize> {
 /// Policies that a prober asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// Best effort: SCHED_IDLE.
+    /// SCHED_IDLE.
     BestEffort,
-    /// Before all ordinary tasks: SCHED_FIFO at its lowest priority.
+    /// SCHED_FIFO at its lowest priority.
     RealTime,
     /// An ordinary task of nice -20.
     First,
@@ -70,7 +71,7 @@ pub enum Policy {
 /// Sets the calling thread's policy.
 ///
 /// # Errors
-/// No right to.
+/// The privilege for it is missing.
 pub fn set_policy(policy: Policy) -> Result<()> {
     let (number, sched_priority) = match policy {
         Policy::BestEffort => (libc::SCHED_IDLE, 0),

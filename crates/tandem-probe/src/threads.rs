@@ -11,16 +11,17 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Own passes between two looks at the latency.
+/// Own passes between two measurements of the latency.
 const BATCH: u32 = 50;
-/// Looks at the line between two looks at the clock.
+/// Polls of the line between two clock readings.
 const LOOKS: u32 = 64;
-/// A thread that has not looked at the clock for so long has been away, ns. (An interrupt takes less.)
+/// If two clock readings are further apart than this, the thread was not running in between, ns. An interrupt takes
+/// less.
 const AWAY_NS: u64 = 50_000;
-/// How much longer than its limit an errand is waited for: its thread may be away when the limit passes.
+/// Time to wait for an errand beyond its limit: its thread may be preempted when the limit passes.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// The line that goes to and fro, alone in its pair of cache lines (the prefetcher fetches two).
+/// The line that is passed to and fro, alone in its pair of cache lines (the prefetcher fetches two).
 #[repr(align(128))]
 #[derive(Default)]
 struct Line(AtomicU32);
@@ -31,7 +32,7 @@ struct Table {
     over: Aside,
 }
 
-/// What must not lie on the line.
+/// Data that must not share the cache line.
 #[repr(align(128))]
 #[derive(Default)]
 struct Aside(AtomicBool);
@@ -42,8 +43,8 @@ struct Order {
     table: Arc<Table>,
     passes: u32,
     limit_ns: u64,
-    /// The other side's order, to be passed on before its own is begun: whoever gives both may find its CPU
-    /// taken by the first.
+    /// The other side's order, which is passed on before this one begins. If the main thread sent both, the first
+    /// worker could take its CPU before it sends the second.
     partner: Option<(Sender<Order>, Box<Order>)>,
 }
 
@@ -80,20 +81,20 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Starts a thread on each of these CPUs, of real-time class; those that cannot be used are left out. For a machine that
-    /// is there to be measured: all its CPUs are busy at a time.
+    /// Starts a real-time thread on each of these CPUs; CPUs that cannot be used are left out. For a machine that has
+    /// nothing else to do: the probe keeps all CPUs busy at a time.
     ///
     /// # Errors
-    /// No thread could be started at all.
+    /// No thread could be started.
     pub fn on(cpus: &[usize]) -> Result<Self, ProbeError> {
         Self::start(cpus, sys::Policy::RealTime, cpus.len())
     }
 
-    /// Likewise, for a machine that works meanwhile: ordinary threads of nice -20, and half of its CPUs at a time are left to
-    /// others (of three or less, none can be).
+    /// Likewise, for a machine that has other work: ordinary threads of nice -20 that keep at most half of the CPUs
+    /// busy at a time (of two or three CPUs two: a pair is the minimum).
     ///
     /// # Errors
-    /// No thread could be started at all.
+    /// No thread could be started.
     pub fn beside_work(cpus: &[usize]) -> Result<Self, ProbeError> {
         Self::start(cpus, sys::Policy::First, (cpus.len() / 2).max(2))
     }
@@ -113,22 +114,22 @@ impl Threads {
                 .spawn(move || {
                     let pinned = sys::pin_to(cpu);
                     let usable = pinned.is_ok();
-                    // Without the right to it the probe is slower on a busy guest, not wrong.
+                    // Without the privilege the probe is slower on a busy guest, but not wrong.
                     let _ = sys::set_policy(policy);
                     let asked_for = ready.send((cpu, pinned)).is_ok();
-                    // Whoever waits for the last to arrive waits for this to be gone.
+                    // The receiver of arrivals waits until all senders are dropped.
                     drop(ready);
                     if !asked_for || !usable {
                         return;
                     }
                     while let Ok(mut order) = inbox.recv() {
                         if let Some((partner, order)) = order.partner.take() {
-                            // A partner that is gone does not report; the errand ends by its limit.
+                            // A partner that has ended does not report; the errand ends at its limit.
                             let _ = partner.send(*order);
                         }
                         let mut report = pass(&order, started);
                         if !sys::is_on(cpu) {
-                            // Taken offline meanwhile: what was measured is another CPU's.
+                            // If the CPU went offline meanwhile, the measurements are those of another CPU.
                             report = Report {
                                 latency_ns: None,
                                 passes: 0,
@@ -178,7 +179,7 @@ impl Threads {
         let mut outcome = Outcome { pair: open.pair, ..Outcome::default() };
         for report in open.reports.into_iter().flatten() {
             outcome.passes += report.passes;
-            // Both time the same passes; the one that was disturbed less is right.
+            // Both sides time the same passes; the smaller time was disturbed less.
             outcome.latency_ns = match (outcome.latency_ns, report.latency_ns) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
@@ -226,7 +227,7 @@ impl Machine for Threads {
                 Ok(report) => {
                     let number = report.number;
                     let Some(open) = self.open.get_mut(&number) else { continue };
-                    // The partner need not go on alone.
+                    // The partner need not continue alone.
                     open.table.over.0.store(true, Ordering::Relaxed);
                     let side = report.side;
                     open.reports[side] = Some(report);
@@ -234,7 +235,7 @@ impl Machine for Threads {
                         return self.end(number);
                     }
                 }
-                // One of them has not run at all: what the other saw is all there is.
+                // One side has not run at all: only the other side's report exists.
                 Err(_) => {
                     if let Some(open) = self.open.get(&number) {
                         open.table.over.0.store(true, Ordering::Relaxed);
@@ -264,7 +265,7 @@ impl Drop for Threads {
         }
         for worker in &mut self.workers {
             if let Some(thread) = worker.thread.take() {
-                // It does nothing that could panic.
+                // The thread does nothing that could panic.
                 let _ = thread.join();
             }
         }
@@ -288,7 +289,7 @@ fn pass(order: &Order, started: Instant) -> Report {
     loop {
         let mut stamp = false;
         for _ in 0..LOOKS {
-            // No pause instruction: hypervisors take many of them for a sign that the vCPU should yield.
+            // No PAUSE instruction: hypervisors deschedule a vCPU that executes many of them (PAUSE-loop exits).
             if line.load(Ordering::Acquire) & 1 == side {
                 line.fetch_add(1, Ordering::AcqRel);
                 passes += 1;
@@ -329,7 +330,7 @@ fn pass(order: &Order, started: Instant) -> Report {
     }
 }
 
-/// Least time of an atomic addition to a line that nobody else wants, ns.
+/// Minimum time of an atomic addition to a line that no other CPU uses, ns.
 fn own_line_ns() -> f64 {
     const OPERATIONS: u32 = 2000;
     let line = Line::default();

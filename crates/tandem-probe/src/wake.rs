@@ -1,37 +1,39 @@
-//! Is a vCPU that is woken served at once? A thread on each sleeps again and again, and sees how late it wakes up.
+//! Is a vCPU that is woken served at once? A thread on each vCPU sleeps again and again, and measures its wake-up
+//! latency.
 //!
-//! A host that takes a vCPU away whatever the guest does, a real-time program or a quota, takes it as often at these
-//! moments as at others: the part of wake-ups that is served at once is the vCPU's share. A fair host looks at who has
-//! slept: one that lets it preempt serves it at once, one that lets the neighbour's slice end first never does.
+//! A neighbour that preempts a vCPU whatever the guest does (a real-time program, a quota) preempts it as often at
+//! these moments as at others: the part of wake-ups that is served at once is the vCPU's share. A fair host considers
+//! who has slept: it either lets the woken vCPU preempt the neighbour, and serves it at once, or lets the neighbour's
+//! slice end first, and never does.
 
 use crate::core::{Core, Here};
 use crate::{sys, ProbeError};
 use std::time::{Duration, Instant};
 
-/// Sleeps are this long, and up to twice as long: no rhythm of the host is followed by chance.
+/// Sleeps are this long, and up to twice as long, so that they do not follow a period of the host by chance.
 const SLEEP: Duration = Duration::from_millis(12);
-/// The n-th sleep is longer by n times this part of [`SLEEP`], less whole ones: never in step with anything for long.
+/// The n-th sleep is longer by n times this part of [`SLEEP`], modulo [`SLEEP`]: never in phase with anything for long.
 const STEP: f64 = 0.618;
-/// So many wake-ups tell how many are served at once.
+/// Minimum number of wake-ups for the part that is served at once.
 const ENOUGH: usize = 20;
-/// Later than the quickest by this: it waited, ns (`TANDEM_INACTIVE_MIN_NS` in `policy/guest/vcap.h`).
+/// A wake-up that is later than the quickest by this waited, ns (`TANDEM_INACTIVE_MIN_NS` in `policy/guest/vcap.h`).
 const WAITED_NS: u64 = 300_000;
 
-/// How one vCPU answered.
+/// Wake-ups of one vCPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wakes {
     /// Its number.
     pub cpu: usize,
-    /// Wake-ups.
+    /// Number of wake-ups.
     pub count: usize,
-    /// Part of them that was served at once, 0 to 1; none: too few to say.
+    /// Part of them that was served at once, 0 to 1; `None` if there are too few.
     pub at_once: Option<f64>,
     /// Their mean wait, ns.
     pub wait_ns: f64,
 }
 
 impl Wakes {
-    /// From how late each was, ns; `usual`: how late it is on this machine without any wait.
+    /// From the latency of each wake-up, ns. `usual_ns` is the latency on this machine without any wait.
     fn of(cpu: usize, late_ns: &[u64], usual_ns: u64) -> Option<Self> {
         let waits = late_ns.iter().map(|late| late.saturating_sub(usual_ns));
         let count = late_ns.len();
@@ -46,7 +48,7 @@ impl Wakes {
     }
 }
 
-/// Wakes all these CPUs again and again for a time. Those that cannot be used are left out.
+/// Wakes all these CPUs repeatedly for `length`. CPUs that cannot be used are left out.
 ///
 /// # Errors
 /// No thread could be started.
@@ -54,14 +56,15 @@ pub fn sample(cpus: &[usize], length: Duration) -> Result<Vec<Wakes>, ProbeError
     let started = Instant::now();
     let mut threads = Vec::with_capacity(cpus.len());
     for (number, &cpu) in cpus.iter().enumerate() {
-        // Not all at the same moment.
+        // The threads wake up at different moments.
         let first = SLEEP.mul_f64((number as f64 * STEP).fract());
         let thread = std::thread::Builder::new()
             .name(format!("wake/{cpu}"))
             .stack_size(128 * 1024)
             .spawn(move || {
                 sys::pin_to(cpu).ok()?;
-                // Whoever may not is delayed by the guest's own tasks, too; the kernel tells by how much.
+                // Without the privilege the guest's own tasks delay the thread, too; the kernel's accounting tells by
+                // how much.
                 let _ = sys::set_policy(sys::Policy::RealTime);
                 Some(on_core(&mut Here::new(cpu, started), first, length))
             })
@@ -74,10 +77,10 @@ pub fn sample(cpus: &[usize], length: Duration) -> Result<Vec<Wakes>, ProbeError
     Ok(late.iter().filter_map(|(cpu, late)| Wakes::of(*cpu, late, usual_ns)).collect())
 }
 
-/// How late it woke up each time, ns, without what it waited for other tasks of the guest.
+/// Latency of each wake-up, ns, without the time that the thread waited for other tasks of the guest.
 ///
-/// When it is woken does not depend on when it woke up before, or absences would be met more rarely than by chance; what
-/// was due while it waited for an earlier wake-up waited, too.
+/// The wake-up times do not depend on when the thread woke up before, or they would hit preemption intervals more
+/// rarely than by chance. A wake-up that was due while the thread still waited for an earlier one has waited, too.
 fn on_core(core: &mut impl Core, first: Duration, length: Duration) -> Vec<u64> {
     let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let (sleep, begin) = (ns(SLEEP), core.now_ns());

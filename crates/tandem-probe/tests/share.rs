@@ -1,4 +1,4 @@
-//! Shares, speeds and absences of emulated cores: right with and without the kernel's account of steal.
+//! Shares, speeds and preemption intervals of emulated cores: right with and without the kernel's accounting of steal.
 #![allow(missing_docs)]
 
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use tandem_probe::emulated::core::EmulatedCore;
 use tandem_probe::share::{on_core, Sample};
 
 const MS: u64 = 1_000_000;
-/// An absence that is no longer than this is taken for an interrupt.
+/// A preemption interval that is no longer than this is taken for an interrupt.
 const LONGEST_MISSED_NS: u64 = 300_000;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -36,7 +36,7 @@ fn half_the_speed_is_told_apart_from_half_the_share() {
 fn a_clock_that_jumps_ends_nothing_and_hangs_nothing() {
     for (by, least) in [(3_600_000_000_000, 0.0), (-500_000_000, 0.99), (-3_600_000_000_000, 0.99)] {
         let mut core = with(EmulatedCore::new(3), |c| c.jump = Some((1_200_000_000, by)));
-        // Back by an hour: the sample would end an hour later. It has to end by itself.
+        // If the clock goes back by an hour, the sample must not last an hour longer.
         let sample = on_core(&mut core, Duration::from_millis(400));
         assert!(share(&sample) >= least, "{by}: {sample:?}");
         assert!(sample.absences.count <= 1, "{by}: {sample:?}");
@@ -67,11 +67,11 @@ proptest! {
         let before = core.stolen_ns();
         let sample = on_core(&mut core, SECOND);
         let truth = 1.0 - (core.stolen_ns() - before) as f64 / sample.wall_ns as f64;
-        // Absences no longer than the least that counts as one are missed: interrupts are as long.
+        // Preemption intervals below the minimum are missed: interrupts are as long.
         let missed = match (reports_steal, irregular) {
             (true, _) => 0.02,
             (false, true) => 0.05,
-            // All of them, if each is.
+            // If each interval is below the minimum, all are missed.
             (false, false) if off_ns <= LONGEST_MISSED_NS => 0.02 + off_ns as f64 / (period_ms * MS) as f64,
             (false, false) => 0.02,
         };

@@ -1,4 +1,4 @@
-//! Topologies from emulated machines: exact, in time, and honest about what was not seen.
+//! Topologies from emulated machines: exact, in time, and with unmeasured pairs reported as unknown.
 #![allow(missing_docs)]
 
 use proptest::prelude::*;
@@ -130,7 +130,7 @@ fn a_partner_that_never_runs_is_unknown() {
 
 #[test]
 fn a_partner_that_goes_away_ends_nothing() {
-    // It runs for 3 ms, then no more: taken offline, say.
+    // It runs for 3 ms, then never again, as if it went offline.
     let gone = Supply::Turns { on_ns: 3 * MS, off_ns: 3_600_000 * MS, irregular: false };
     for seed in 1..=20 {
         let vcpus = (0..6).map(|cpu| {

@@ -1,8 +1,8 @@
-//! What can be wrong with a result file or with a set of samples.
+//! Errors of result files and of sets of samples.
 
 use std::path::PathBuf;
 
-/// A result that could not be read, written or believed.
+/// A result that could not be read or written, or is not valid.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultError {
     /// The file could not be opened, read or written.
@@ -10,7 +10,7 @@ pub enum ResultError {
     Io {
         /// The file in question.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file is larger than any result that Tandem writes.
@@ -20,7 +20,7 @@ pub enum ResultError {
         path: PathBuf,
         /// Its size in bytes.
         bytes: u64,
-        /// The largest size accepted, in bytes.
+        /// The maximum size, in bytes.
         limit: u64,
     },
     /// The text is not JSON of the expected shape.
@@ -41,7 +41,7 @@ pub enum ResultError {
     Invalid {
         /// Which field, e.g. `metrics["requests p95"].samples["tandem"][3]`.
         place: String,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what is expected.
         problem: String,
     },
     /// An error inside a file, with the file's name in front.

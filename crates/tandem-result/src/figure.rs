@@ -7,14 +7,14 @@ const ROW: f64 = 18.0;
 const LEFT: f64 = 250.0;
 const WIDTH: f64 = 420.0;
 const TOP: f64 = 34.0;
-/// One colour per arm, told apart by those who see fewer colours, too (Okabe and Ito).
+/// One colour per arm, distinguishable for colour-blind readers (Okabe and Ito).
 const COLOURS: [&str; 6] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The ratios of a result as SVG; none: it has no ratios.
+/// The ratios of a result as SVG; `None` if it has no ratios.
 pub fn ratios_as_svg(result: &ExperimentResult) -> Option<String> {
     let rows: Vec<(&str, usize, &Ratio)> = result
         .metrics

@@ -1,7 +1,7 @@
 //! The one result format of Tandem, `tandem.result/1`, and the statistics that go with it.
 //!
-//! Lab, simulator and benchmarks all write an [`ExperimentResult`]; tables, plots, tests and other people's
-//! scripts read it. A ratio is always *arm over baseline*, from the same run, with a 95 % interval.
+//! Lab, simulator and benchmarks all write an [`ExperimentResult`]; tables, plots, tests and users' scripts read it. A
+//! ratio is always *arm over baseline*, from the same run, with a 95 % interval.
 //!
 //! ```
 //! use tandem_result::{Better, Evidence, ExperimentResult, Metric, Style};

@@ -20,13 +20,13 @@ pub enum Evidence {
     Model,
 }
 
-/// Whether the run as a whole can be believed.
+/// Whether the run as a whole is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunVerdict {
     /// All phases ran and the machine was quiet enough.
     Ok,
-    /// The run finished but was disturbed from outside, or the rig failed: its figures prove nothing.
+    /// The run was disturbed from outside, or the rig failed: its figures prove nothing.
     Inconclusive,
     /// The software under test failed.
     Failed,
@@ -84,9 +84,9 @@ pub struct ExperimentResult {
     pub attempts: u32,
     /// Attempts lost to the rig (not to the software under test).
     pub rig_failures: u32,
-    /// Whether the run can be believed.
+    /// Whether the run is valid.
     pub verdict: RunVerdict,
-    /// Why the verdict is what it is; empty when there is nothing to say.
+    /// Reason for the verdict; empty if there is nothing to say.
     #[serde(default)]
     pub reason: String,
     /// The arm that ratios refer to; one of `arms`.
@@ -98,7 +98,7 @@ pub struct ExperimentResult {
     /// Disturbance from outside, e.g. `outer_steal_pct`.
     #[serde(default)]
     pub noise: BTreeMap<String, f64>,
-    /// Anything else worth keeping (delivered contention, host truth, scheduler statistics).
+    /// Other data (delivered contention, the host's accounting, scheduler statistics).
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub details: Value,
 }
@@ -125,8 +125,8 @@ impl Metric {
         self.samples.get(arm).map_or(&[], Vec::as_slice)
     }
 
-    /// Fills `ratio` for every arm but `baseline`. An arm whose samples allow no ratio with an interval (too few,
-    /// or a baseline at zero) gets none, and the table says so instead of inventing one.
+    /// Fills `ratio` for every arm except `baseline`. An arm whose samples allow no ratio with an interval (too few
+    /// samples, or a baseline at zero) gets none, and the table says so.
     ///
     /// `paired`: sample *i* of the baseline and sample *i* of an arm belong to the same repetition.
     pub fn compute_ratios(&mut self, baseline: &str, paired: bool, seed: u64) {

@@ -3,11 +3,11 @@
 use crate::error::StatsError;
 use crate::schema::Ratio;
 
-/// Fewest samples per arm for which a 95 % interval is given. With fewer than six, even the span from the
-/// smallest to the largest sample covers the true median less than 95 % of the time (1 - 2 * 0.5^n).
+/// Minimum number of samples per arm for a 95 % interval. With fewer than six, even the span from the smallest to the
+/// largest sample covers the true median less than 95 % of the time (1 - 2 * 0.5^n).
 pub const MIN_SAMPLES_FOR_INTERVAL: usize = 6;
 
-/// Resamples per interval: the ends move by well under 1 % of the interval's width from one seed to the next.
+/// Resamples per interval. The ends of the interval differ by well under 1 % of its width between seeds.
 const RESAMPLES: usize = 4000;
 
 /// The median, or `None` without samples. The mean of the two middle samples when their number is even.
@@ -29,11 +29,11 @@ pub fn ratio_of_medians(baseline: &[f64], arm: &[f64]) -> Option<f64> {
     Some(median(arm)? / base).filter(|ratio| ratio.is_finite())
 }
 
-/// Ratio of `arm` to `baseline` with its 95 % percentile-bootstrap interval; same input, same output.
+/// Ratio of `arm` to `baseline` with its 95 % percentile-bootstrap interval. Deterministic.
 ///
 /// With `paired` and equal lengths, sample *i* of both sides belongs to the same repetition (ABBA order), the ratio
 /// is the median of the per-pair ratios, and pairs are resampled together, which removes slow drift of the machine.
-/// Otherwise it is the ratio of the medians, and both sides are resampled on their own.
+/// Otherwise it is the ratio of the medians, and both sides are resampled independently.
 ///
 /// # Errors
 /// Fewer than [`MIN_SAMPLES_FOR_INTERVAL`] samples on a side, a sample that is not finite, a baseline sample that
@@ -90,7 +90,7 @@ fn percentile_of_sorted(sorted: &[f64], pct: f64) -> Option<f64> {
     let below = rank.floor() as usize;
     let above = rank.ceil() as usize;
     let fraction = rank - below as f64;
-    // Weighted this way round, two equal or two huge neighbours neither lose precision nor overflow.
+    // In this form, two equal or two huge neighbours neither lose precision nor overflow.
     Some(sorted[below] * (1.0 - fraction) + sorted[above] * fraction)
 }
 
@@ -181,7 +181,7 @@ mod tests {
     }
 
     proptest! {
-        // Each ratio is thousands of medians; 40 cases keep an unoptimised test run short.
+        // Each ratio takes thousands of medians; 40 cases keep an unoptimised test run short.
         #![proptest_config(ProptestConfig::with_cases(40))]
 
         #[test]

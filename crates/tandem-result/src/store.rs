@@ -7,19 +7,19 @@ use std::path::Path;
 use crate::error::ResultError;
 use crate::schema::ExperimentResult;
 
-/// Larger than any real result by orders of magnitude; keeps a wrong path (a disk image) from filling memory.
+/// Larger than any real result by orders of magnitude. Keeps a wrong path (a disk image) from filling memory.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
 impl ExperimentResult {
     /// Reads and checks a result file.
     ///
     /// # Errors
-    /// The file cannot be read, is too large, or fails [`Self::from_json`]; the file is named in the error.
+    /// The file cannot be read, is too large, or fails [`Self::from_json`]. The error names the file.
     pub fn load(path: &Path) -> Result<Self, ResultError> {
         let io = |source| ResultError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;
         let mut text = String::new();
-        // Bounded by what is read, not by the size that the file claims: a pipe or device claims none.
+        // The bound is on the bytes read, not on the file's size: a pipe or a device has none.
         let bytes = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(io)? as u64;
         if bytes > MAX_FILE_BYTES {
             return Err(ResultError::TooLarge { path: path.to_owned(), bytes, limit: MAX_FILE_BYTES });
@@ -50,7 +50,7 @@ impl ExperimentResult {
         let part = path.with_file_name(name);
         let written = fs::write(&part, text).and_then(|()| fs::rename(&part, path));
         if written.is_err() {
-            // Best effort: the error that matters is the one already in hand.
+            // A failure to remove it is ignored: the first error matters.
             let _ = fs::remove_file(&part);
         }
         written.map_err(io)

@@ -3,7 +3,7 @@
 use crate::schema::{Better, Evidence, ExperimentResult, Metric, Ratio, RunVerdict};
 use crate::stats::{median, ratio_of_medians};
 
-/// Where a table is going to be read.
+/// Output format of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     /// Aligned columns for a terminal.
@@ -12,7 +12,7 @@ pub enum Style {
     Markdown,
 }
 
-/// What a ratio's interval says about an arm.
+/// Verdict about an arm from a ratio's interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Comparison {
     /// The whole interval is on the good side of 1.
@@ -70,7 +70,7 @@ pub fn render(result: &ExperimentResult, style: Style) -> String {
 pub fn render_metrics(result: &ExperimentResult, style: Style) -> String {
     let others: Vec<&str> =
         result.arms.iter().map(String::as_str).filter(|arm| *arm != result.baseline).collect();
-    // With one arm its name heads the column; with several, a column names the arm of each row.
+    // With one arm, its name is the column's heading; with several, a column names the arm of each row.
     let single = others.len() == 1;
     let mut header = vec!["metric".to_owned(), plain(&result.baseline)];
     if single {
@@ -198,7 +198,7 @@ fn pad(cell: &str, width: usize, left: bool) -> String {
     }
 }
 
-/// Names come from files: control characters would break the table, or the terminal.
+/// Replaces control characters: names come from files, and would break the table or the terminal.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -220,7 +220,7 @@ fn format_ratio(ratio: f64) -> String {
     }
 }
 
-/// Four significant digits; from 100 000 on with a suffix, so that columns stay narrow.
+/// Four significant digits. From 100 000 on there is a suffix, so that columns stay narrow.
 fn format_number(value: f64) -> String {
     let (scaled, suffix) = match value.abs() {
         v if v >= 1e15 => return format!("{value:.3e}"),

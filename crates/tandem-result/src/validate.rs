@@ -1,4 +1,4 @@
-//! Whether a document is a result that can be believed. Runs on everything read, and before everything written.
+//! Checks whether a document is a valid result. Runs on everything read, and before everything written.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ impl ExperimentResult {
     /// # Errors
     /// Not JSON, another schema, a missing field, or a document that contradicts itself; see [`Self::validate`].
     pub fn from_json(text: &str) -> Result<Self, ResultError> {
-        // The schema is looked at first: "missing field" would be a misleading answer to another version's file.
+        // Check the schema first: "missing field" would be a misleading error for another version's file.
         let document: Value = serde_json::from_str(text)?;
         match document.get("schema") {
             Some(Value::String(schema)) if schema == SCHEMA => {}
@@ -26,9 +26,9 @@ impl ExperimentResult {
         Ok(result)
     }
 
-    /// Checks what the types cannot: known schema, a name, at least one attempt and no more rig failures than
-    /// attempts, unique arms, a baseline among them, unique metrics, samples and ratios only of listed arms, and
-    /// finite numbers throughout.
+    /// Checks what the types cannot express: known schema, a name, at least one attempt and no more rig failures than
+    /// attempts, unique arms, a baseline among them, unique metrics, samples and ratios only of listed arms, and only
+    /// finite numbers.
     ///
     /// # Errors
     /// The first contradiction found, with the field it is in.

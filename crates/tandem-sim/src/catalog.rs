@@ -1,22 +1,22 @@
-//! Models of the programs with which the papers measure: 8 of Tailbench, 10 of Parsec, 11 of Splash-2x, nginx, pbzip2,
+//! Models of the programs that the papers measure with: 8 of Tailbench, 10 of Parsec, 11 of Splash-2x, nginx, pbzip2,
 //! hackbench, fio and sysbench.
 //!
-//! They are models: what decides how a program fares on vCPUs that come and go is how long it works between two
-//! synchronisations, how it waits, and how much its threads depend on each other. Those are taken from the sources
-//! named; absolute run times are not predicted. Sources: [B] Bienia et al., Princeton TR-811-08 (counts of
-//! synchronisation and total work on simlarge inputs, 8 threads); [W] Woo et al., ISCA 1995; [T] Kasture and Sanchez,
-//! IISWC 2016 (Tailbench); [S] loads in vSched's own scripts; [E] estimate.
+//! How a program performs on vCPUs that are preempted depends on how long it works between two synchronisations, on
+//! how it waits, and on how much its threads depend on each other. The models take these from the sources below.
+//! They do not predict absolute run times. Sources: [B] Bienia et al., Princeton TR-811-08 (counts of
+//! synchronisation and total work on simlarge inputs, 8 threads); [W] Woo et al., ISCA 1995; [T] Kasture and
+//! Sanchez, IISWC 2016 (Tailbench); [S] loads in vSched's own scripts; [E] estimate.
 
 /// How a program's threads work together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Shape {
-    /// An open-loop server: mean service time in microseconds and its coefficient of variation; load for each CPU's
-    /// worth of capacity, 0 to 1.
+    /// An open-loop server: mean service time in microseconds and its coefficient of variation; load per CPU of
+    /// capacity, 0 to 1.
     Server { service_us: f64, cv: f64, load: f64 },
-    /// Threads that do not depend on each other; pieces of work in microseconds.
+    /// Independent threads; pieces of work in microseconds.
     Independent { piece_us: f64 },
-    /// Rounds: all work, all meet; work per round in microseconds, its variation, spinning before sleeping (none: they
-    /// only sleep; negative: they only spin).
+    /// Rounds that end at a barrier: work per round in microseconds, its coefficient of variation, spinning before
+    /// blocking in microseconds (none: they only block; negative: they only spin).
     Rounds { work_us: f64, cv: f64, spin_us: Option<f64> },
     /// Rounds in which threads also take short locks.
     LockedRounds { work_us: f64, cv: f64, held_us: f64, locks: u32, spin_us: Option<f64> },
@@ -66,7 +66,7 @@ const BLOCK: Option<f64> = None;
 /// Threads that spin in user space and never sleep.
 const SPIN: Option<f64> = Some(-1.0);
 
-/// All of them.
+/// All models.
 pub const MODELS: &[Model] = &[
     server("img-dnn", 1500.0, 0.1, 0.3),
     server("masstree", 250.0, 0.25, 0.15),
@@ -248,13 +248,13 @@ fn lognormal(mean: f64, cv: f64) -> String {
 }
 
 impl Model {
-    /// Is latency what it is measured by? Otherwise rounds of work.
+    /// Is it measured by latency? Otherwise by rounds of work.
     pub fn is_server(&self) -> bool {
         matches!(self.shape, Shape::Server { .. })
     }
 
-    /// A workload with so many threads. `capacity`: of all its vCPUs, in CPUs; the load of servers depends on it,
-    /// unless it is given as `rate_hz`, requests per second.
+    /// A workload with this number of threads. `capacity`: of all its vCPUs, in CPUs; the load of servers depends
+    /// on it, unless it is given as `rate_hz`, requests per second.
     pub fn workload(&self, threads: u32, capacity: f64, rate_hz: Option<f64>) -> String {
         let ws = format!(r#""x_ws_kb": {}"#, self.working_set_kib);
         match self.shape {
@@ -262,7 +262,7 @@ impl Model {
                 let rate = rate_hz.unwrap_or(load * capacity * 1e6 / service_us);
                 let service = lognormal(service_us, cv);
                 if self.suite == "tailbench" {
-                    // As its networked configuration does it.
+                    // As Tailbench's networked configuration does it.
                     return format!(
                         r#"{{"resources": {{"x_arrivals": {{"requests": {{"rate_hz": {rate:.3}, "service": {service}, "intake": "locked"}}}}}},
  "tasks": {{"worker": {{"instance": {threads}, "loop": -1, {ws}, "x_serve": "requests"}}}}}}"#
@@ -305,7 +305,7 @@ impl Model {
                 )
             }
             Shape::TaskQueue { work_us, cv, held_us, spin_us } => {
-                // Pieces per round: four for each thread; then all meet.
+                // Four pieces per thread and round, then a barrier.
                 let piece = format!(
                     r#""lock#N": "queue", "run#Na": {held_us}, "unlock#N": "queue", "run#Nb": {}, "#,
                     lognormal(work_us, cv)
@@ -318,7 +318,7 @@ impl Model {
             }
             Shape::Pipeline { stages, capacity } => {
                 let total: f64 = stages.iter().sum();
-                // As many threads for a stage as its part of the work, one at least.
+                // Threads per stage in proportion to its work, at least one.
                 let share = |us: f64| ((us / total * f64::from(threads)).round() as u32).max(1);
                 let queue = |name: &str| format!(r#""{name}": {{"cap": {capacity}}}"#);
                 format!(

@@ -1,4 +1,4 @@
-//! What a decision of the guest scheduler costs as machines and trees of groups grow: the native build, on this computer.
+//! Cost of a decision of the guest scheduler by number of vCPUs and of groups: the native build, on this computer.
 
 use crate::machine::Watch;
 use crate::runner::MOST_EVENTS;
@@ -8,16 +8,16 @@ use crate::SimError;
 /// Simulated time of a measurement, seconds.
 const DURATION_S: f64 = 0.6;
 
-/// Share of its vCPUs that the load keeps busy.
+/// Part of the vCPUs that the load keeps busy.
 const BUSY: f64 = 0.7;
 
-/// For how long a task works at a time, microseconds, unless its group would be quiet for too long between.
+/// Burst of a task, microseconds. It is shorter where its group would otherwise be inactive for too long.
 const RUN_US: f64 = 300.0;
 
-/// So soon each task comes again, microseconds: its group stays active (`TANDEM_GROUP_LINGER_NS` is 8 ms).
+/// Longest period of a task, microseconds: its group stays active (`TANDEM_GROUP_LINGER_NS` is 8 ms).
 const AGAIN_US: f64 = 6000.0;
 
-/// A guest whose every second vCPU is contended, with tasks that work and sleep in turns, spread over groups.
+/// A guest whose every second vCPU is contended, with tasks in groups that work and sleep alternately.
 fn scenario(vcpus: usize, groups: usize) -> String {
     let tasks = (3 * vcpus).max(groups);
     let most_us = AGAIN_US * BUSY * vcpus as f64 / tasks as f64;
@@ -48,7 +48,7 @@ fn scenario(vcpus: usize, groups: usize) -> String {
     )
 }
 
-/// Measures.
+/// Measures the cost with so many vCPUs and groups.
 ///
 /// # Errors
 /// The simulation fails.

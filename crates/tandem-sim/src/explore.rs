@@ -1,8 +1,9 @@
-//! Looks for interleavings in which the scheduler loses a task, a quota, or count of either.
+//! Searches for interleavings in which the scheduler loses a task, a quota, or the accounting of either.
 //!
-//! Each scenario is a few CPUs that do a few things. Each of them goes first once, and all do theirs one after the other; then once
-//! more for each point at which another one could go on, with that switch; then with two or three switches drawn by chance. In
-//! the end everybody must have had its turn, and nothing may be left in any sum.
+//! In each scenario a few actors do a few things on a few CPUs. First each actor starts once, and all run one after
+//! the other without a switch. Then each run is repeated with one switch, for every switch point and every actor to
+//! switch to. Then two or three switches are drawn at random. In the end every task must have run, and no task may
+//! be left in any sum.
 
 use crate::hardware::Hardware;
 use crate::queue::Ns;
@@ -12,14 +13,14 @@ use crate::scx::{NewTask, Policy, Settings};
 
 const MS: Ns = 1_000_000;
 
-/// A group, whose parent is the one before it or the root.
+/// A group. Its parent is the group before it if `nested`, else the root.
 #[derive(Debug, Clone, Copy)]
 struct Group {
     nested: bool,
     max_us: Option<(u64, u64)>,
 }
 
-/// A task: its group (0 is the root), its nice value, and the CPU that it is confined to.
+/// A task: its group (0 is the root), its nice value, and the CPU that it is pinned to, if any.
 #[derive(Debug, Clone, Copy)]
 struct Member {
     group: usize,
@@ -29,7 +30,7 @@ struct Member {
 
 const FREE: Member = Member { group: 0, nice: 0, only: None };
 
-/// What several CPUs do.
+/// What several CPUs do concurrently.
 pub struct Scenario {
     /// Its name.
     pub name: &'static str,
@@ -55,8 +56,8 @@ fn two_run(actor: &Actor<'_>) {
     }
 }
 
-/// Tasks that were confined to CPU 0 have run there one after the other, for so long that they count as CPU-bound, and may go to
-/// CPU 1 now, which has one, has looked at the others, and will pull at its next tick.
+/// Tasks that were pinned to CPU 0 have run there in turn for so long that they count as CPU-bound. Now they may
+/// run on CPU 1 as well. CPU 1 runs one task, has scanned the other CPUs, and pulls at its next tick.
 fn hogs_wait(actor: &Actor<'_>) {
     two_run(actor);
     for _ in 0..12 {
@@ -79,7 +80,7 @@ fn over_quota(actor: &Actor<'_>) {
     actor.pass(2 * MS);
 }
 
-/// All of them.
+/// All scenarios.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "an idle CPU pulls while the other one switches",
@@ -317,12 +318,12 @@ pub const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// What came of exploring a scenario.
+/// The result of exploring a scenario.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explored {
-    /// Runs.
+    /// Number of runs.
     pub runs: u64,
-    /// The course that something is wrong with in the end, and what; none: nothing was found.
+    /// The course (interleaving) that failed, and how; none: no failure was found.
     pub failure: Option<(Course, String)>,
 }
 
@@ -351,7 +352,7 @@ impl Scenario {
         Ok(policy)
     }
 
-    /// One run on a course.
+    /// One run with a course.
     ///
     /// # Errors
     /// The policy cannot be loaded.
@@ -376,8 +377,8 @@ impl Scenario {
         }))
     }
 
-    /// With each actor first: without a switch, with each single one, and with several by chance until there were `most` runs
-    /// of these.
+    /// Runs with each actor first: without a switch, then with every single switch. Then `most` runs with two or
+    /// three random switches.
     ///
     /// # Errors
     /// The policy cannot be loaded.
@@ -410,7 +411,7 @@ impl Scenario {
         Ok(explored)
     }
 
-    /// One more run, unless something was found already. Returns the points that it went through.
+    /// One more run, unless a failure was already found. Returns the number of switch points that it passed.
     fn attempt(&self, course: Course, explored: &mut Explored) -> Result<u64, String> {
         if explored.failure.is_some() {
             return Ok(1);
@@ -435,7 +436,7 @@ mod tests {
         }
     }
 
-    /// Control: the switches that a course names take place, and change what happens.
+    /// Control: the switches of a course take place, and change the run.
     #[test]
     fn courses_are_followed() {
         let scenario = &SCENARIOS[0];

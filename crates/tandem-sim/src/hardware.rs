@@ -1,8 +1,8 @@
-//! The machine below everything: who shares a core, a cache, a socket; how fast; and what things cost.
+//! The hardware: which CPUs share a core, a last-level cache or a socket, how fast they are, and what operations cost.
 
 use serde::Deserialize;
 
-/// Physical CPUs. Number 0 is thread 0 of core 0 of socket 0; threads of a core are neighbours.
+/// Physical CPUs. Number 0 is thread 0 of core 0 of socket 0; threads of a core have adjacent numbers.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hardware {
@@ -14,9 +14,9 @@ pub struct Hardware {
     pub cores: usize,
     /// Hardware threads per core.
     pub threads: usize,
-    /// Speed of a hardware thread while its sibling is busy, of a whole core's, 0 to 1.
+    /// Speed of a hardware thread while its sibling is busy, relative to a whole core, 0 to 1.
     pub smt_speed: f64,
-    /// Speed of single cores, 0 to 1, in order; those that are missing have 1.
+    /// Speed of each core, 0 to 1, by core number; missing entries are 1.
     pub core_speed: Vec<f64>,
 }
 
@@ -29,15 +29,15 @@ impl Default for Hardware {
 /// How far apart two CPUs are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
-    /// The same one.
+    /// The same CPU.
     Same,
-    /// Threads of one core.
+    /// Hardware threads of the same core.
     Core,
-    /// One last-level cache.
+    /// Cores of the same last-level cache.
     Cache,
-    /// One socket.
+    /// Caches of the same socket.
     Socket,
-    /// Further.
+    /// Different sockets.
     Machine,
 }
 
@@ -88,7 +88,7 @@ impl Hardware {
         self.core_speed.get(self.core_of(cpu)).copied().unwrap_or(1.0)
     }
 
-    /// What is wrong with it, if anything.
+    /// Checks the values.
     ///
     /// # Errors
     /// No CPU, too many, or a speed out of range.
@@ -104,37 +104,37 @@ impl Hardware {
     }
 }
 
-/// What things cost, nanoseconds.
+/// Costs of operations, nanoseconds.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Costs {
-    /// From one task to another (ghOSt: 0.6 us; Bendersky 2018: 1.2 to 1.5 us).
+    /// A context switch (ghOSt: 0.6 us; Bendersky 2018: 1.2 to 1.5 us).
     pub switch_ns: u64,
     /// The tick's handler, without exits.
     pub tick_ns: u64,
     /// An exit and the entry after it (Skylake, external interrupt: 0.71 us).
     pub exit_ns: u64,
-    /// Until an interrupt reaches a CPU that is awake.
+    /// Delivery of an IPI to a CPU that is awake.
     pub ipi_ns: u64,
-    /// Until a virtual interrupt reaches a vCPU in guest mode (Skylake: 2.2 to 2.5 us).
+    /// Delivery of a virtual IPI to a vCPU in guest mode (Skylake: 2.2 to 2.5 us).
     pub virtual_ipi_ns: u64,
-    /// Handling of any interrupt.
+    /// The handler of an interrupt other than the tick.
     pub irq_ns: u64,
-    /// Waking a sleeping task, for the one who wakes.
+    /// A wake-up, paid by the waker.
     pub wake_ns: u64,
-    /// Until a CPU that sleeps works again (halt polling saves 5 to 7 us of it).
+    /// Exit from an idle state of a CPU (halt polling saves 5 to 7 us of it).
     pub idle_exit_ns: u64,
     /// A system call that blocks.
     pub block_ns: u64,
-    /// Refilling the cache after a move within it, and out of it, per KiB of working set.
+    /// Cache refill after a migration within a last-level cache, per KiB of working set.
     pub refill_near_ns_per_kib: f64,
-    /// See above.
+    /// Cache refill after a migration to another last-level cache, per KiB of working set.
     pub refill_far_ns_per_kib: f64,
-    /// Refilling after somebody else ran on the CPU for a millisecond, per KiB, up to the near cost.
+    /// Cache refill per KiB for each millisecond that other tasks ran on the CPU, up to the near cost.
     pub refill_ns_per_kib_ms: f64,
-    /// Longest time for which the host polls for work of a halted vCPU.
+    /// Longest halt polling of the host for a halted vCPU (KVM's `halt_poll_ns`).
     pub halt_poll_ns: u64,
-    /// A decision of a BPF scheduler, per callback.
+    /// BPF time per callback of a sched_ext policy.
     pub bpf_ns: u64,
 }
 
@@ -160,8 +160,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Time that a task loses to a cold cache when it goes on with a working set of `kib` after a move over a
-    /// distance, ns.
+    /// Cache refill time of a task with a working set of `kib` after a migration over `distance`, ns.
     pub fn refill_ns(&self, kib: u32, distance: Distance) -> u64 {
         let per_kib = match distance {
             Distance::Same | Distance::Core => 0.0,
@@ -171,7 +170,7 @@ impl Costs {
         (per_kib * f64::from(kib)) as u64
     }
 
-    /// The same after others have used its CPU for some time, ns.
+    /// The same after other tasks ran on its CPU for `others_ns`, ns.
     pub fn refill_after_others_ns(&self, kib: u32, others_ns: u64) -> u64 {
         let per_kib = (self.refill_ns_per_kib_ms * others_ns as f64 / 1e6).min(self.refill_near_ns_per_kib);
         (per_kib * f64::from(kib)) as u64

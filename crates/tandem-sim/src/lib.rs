@@ -1,5 +1,5 @@
-//! A simulator of two levels of scheduling: a host's kernel that schedules vCPUs, and in each guest a kernel that
-//! schedules tasks on them. Discrete events, nanoseconds, deterministic.
+//! A simulator of two-level scheduling: the host's kernel schedules vCPUs, and each guest's kernel schedules tasks
+//! on them. Discrete events, nanoseconds, deterministic.
 
 pub mod catalog;
 pub mod cost;
@@ -24,31 +24,31 @@ pub mod workload;
 /// What can go wrong in a simulation.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SimError {
-    /// It does not come to an end.
+    /// The run exceeds its budget of events.
     #[error("{events} events at {at_ns} ns of simulated time: the budget is used up")]
     TooManyEvents {
         /// Simulated time.
         at_ns: u64,
-        /// Budget.
+        /// The budget.
         events: u64,
     },
-    /// A rule of the simulator is broken.
+    /// A rule of the simulator, or of the kernel towards a policy, is violated.
     #[error("contradiction at {at_ns} ns: {what}")]
     Contradiction {
         /// Simulated time.
         at_ns: u64,
-        /// Which.
+        /// The rule and how it is violated.
         what: String,
     },
-    /// One of these ended a run.
+    /// One of the other errors ended a run.
     #[error("{cause}{before}")]
     Run {
-        /// Which.
+        /// That error.
         cause: Box<SimError>,
-        /// The last switches before it, a line each.
+        /// The last context switches before it, one per line.
         before: String,
     },
-    /// The scenario cannot be.
+    /// The scenario is invalid.
     #[error("{0}")]
     Scenario(String),
 }

@@ -22,7 +22,7 @@ pub enum Node {
 }
 
 impl Node {
-    /// Its members; none: it is no object.
+    /// Its members; none: it is not an object.
     pub fn members(&self) -> Option<&[(String, Node)]> {
         match self {
             Node::Object(members) => Some(members),

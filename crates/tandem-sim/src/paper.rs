@@ -1,4 +1,4 @@
-//! The experiments of the papers, as scenarios, with what the papers found.
+//! The papers' experiments as scenarios, with the papers' findings.
 
 use crate::scenario::Scenario;
 use crate::SimError;
@@ -14,9 +14,9 @@ pub struct Experiment {
     pub scenario: &'static str,
     /// What the paper says.
     pub finding: &'static str,
-    /// Competition keeps to no rhythm, which the paper's does: [`Scenario::irregular`].
+    /// Competitors are irregular, where the paper's are periodic: [`Scenario::irregular`].
     pub irregular: bool,
-    /// So many threads instead of the scenario's: [`Scenario::with_threads`].
+    /// Number of threads in place of the scenario's: [`Scenario::with_threads`].
     pub threads: Option<u32>,
 }
 
@@ -46,10 +46,10 @@ macro_rules! experiment {
     };
 }
 
-/// No paper measures beside guests that a fair host serves.
+/// No paper measures beside other guests on a host that schedules fairly.
 const NEIGHBOURS: &str = "ours: real neighbours";
 
-/// All that there are.
+/// All experiments.
 pub const EXPERIMENTS: &[Experiment] = &[
     experiment!(
         "fig2",
@@ -121,10 +121,10 @@ pub const EXPERIMENTS: &[Experiment] = &[
 ];
 
 impl Experiment {
-    /// Its scenario, read.
+    /// Parses its scenario.
     ///
     /// # Errors
-    /// None but a mistake in this crate.
+    /// Only if a scenario file of this crate is wrong.
     pub fn read(&self) -> Result<Scenario, SimError> {
         let scenario = Scenario::parse(self.scenario, self.id)?;
         let scenario = if self.irregular { scenario.irregular() } else { scenario };

@@ -5,11 +5,11 @@ use crate::random::{Spread, Stream};
 /// How a task waits for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
-    /// Sleeps at once.
+    /// Blocks at once.
     Block,
     /// Spins in user space and never sleeps.
     Spin,
-    /// Spins for so long, ns, then sleeps.
+    /// Spins for this time, ns, then blocks.
     SpinThenBlock(u64),
 }
 
@@ -24,9 +24,9 @@ pub enum Step {
     Timer(u64),
     /// Takes a lock.
     Lock(usize),
-    /// Gives it back.
+    /// Releases a lock.
     Unlock(usize),
-    /// Waits until all others of the barrier are there.
+    /// Waits until all other tasks of the barrier have arrived.
     Barrier(usize),
     /// Takes an item from a queue; waits while it is empty.
     Get(usize),
@@ -34,28 +34,28 @@ pub enum Step {
     Put(usize),
     /// Takes the next request of a stream and serves it; waits while there is none. The work is the request's.
     Serve(usize),
-    /// Hands out the next request of a stream at its time.
+    /// Dispatches the next request of a stream at its arrival time.
     Dispatch(usize),
     /// Reads from a device or writes to it, and waits for that.
     Device(usize),
-    /// Sends a message to a mailbox: whoever reads it is woken.
+    /// Sends a message to a mailbox, and wakes its reader.
     Send(usize),
     /// Waits for a message.
     Receive(usize),
-    /// Gives a lock back, waits for a signal, takes the lock again.
+    /// Releases a lock, waits for a signal, takes the lock again.
     Wait {
         /// Condition.
         condition: usize,
         /// Lock.
         lock: usize,
     },
-    /// Wakes one who waits for a condition.
+    /// Wakes one waiter of a condition.
     Signal(usize),
-    /// Wakes all.
+    /// Wakes all waiters of a condition.
     Broadcast(usize),
-    /// Lets others go first.
+    /// Yields the CPU (`sched_yield()`).
     Yield,
-    /// Confines itself to the next CPU of its kernel, round and round.
+    /// Pins itself to the next CPU of its kernel, round-robin.
     Hop,
     /// Counts one round of the program's work.
     Count,
@@ -75,7 +75,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Nothing but work, in pieces of so many microseconds, each of which counts.
+    /// A CPU-bound program: pieces of `piece_us` microseconds of work, each of which counts as a round.
     pub fn hog(piece_us: f64) -> Self {
         Self {
             steps: vec![Step::Run(Spread::constant(piece_us)), Step::Count],
@@ -85,7 +85,7 @@ impl Program {
         }
     }
 
-    /// A program that never waits and never works would never end.
+    /// Refuses a program that neither works nor waits: it would loop for ever without taking time.
     ///
     /// # Errors
     /// It has no step that takes time.
@@ -112,98 +112,98 @@ impl Program {
     }
 }
 
-/// A lock: first come, first served among those who sleep.
+/// A lock. Sleeping waiters are woken in FIFO order.
 #[derive(Debug, Clone, Default)]
 pub struct Lock {
-    /// Who has it.
+    /// Owner.
     pub owner: Option<usize>,
-    /// Who waits, in order.
+    /// Waiters, in order.
     pub waiters: Vec<usize>,
 }
 
 /// A barrier.
 #[derive(Debug, Clone, Default)]
 pub struct Barrier {
-    /// How many meet there.
+    /// Number of tasks that meet at it.
     pub size: usize,
-    /// Who has arrived.
+    /// Tasks that have arrived.
     pub waiters: Vec<usize>,
-    /// How often all have met.
+    /// Number of completed rounds.
     pub rounds: u64,
 }
 
 /// A condition.
 #[derive(Debug, Clone, Default)]
 pub struct Condition {
-    /// Who waits for it, and the lock that it needs then.
+    /// Waiters, each with the lock that it takes after the wake-up.
     pub waiters: Vec<(usize, usize)>,
 }
 
-/// A queue of items that are all alike.
+/// A bounded queue of identical items.
 #[derive(Debug, Clone, Default)]
 pub struct Items {
-    /// Most items.
+    /// Most items in it.
     pub capacity: usize,
-    /// Items.
+    /// Items in it.
     pub level: usize,
-    /// Who waits for one.
+    /// Tasks that wait for an item.
     pub getters: Vec<usize>,
-    /// Who waits for room.
+    /// Tasks that wait for room.
     pub putters: Vec<usize>,
 }
 
 /// Messages to one task.
 #[derive(Debug, Clone, Default)]
 pub struct Mailbox {
-    /// How many wait.
+    /// Number of messages that wait.
     pub messages: usize,
-    /// When each was sent, for the time of waking.
+    /// When each of them was sent.
     pub sent: std::collections::VecDeque<u64>,
-    /// Who waits for one.
+    /// Task that waits for a message.
     pub reader: Option<usize>,
 }
 
-/// Requests from outside, at times that do not depend on how fast they are served.
+/// A stream of open-loop requests: arrival times do not depend on how fast requests are served.
 #[derive(Debug, Clone)]
 pub struct Requests {
-    /// Time between two.
+    /// Inter-arrival time.
     pub interval: Spread,
-    /// Work of one.
+    /// Work per request.
     pub service: Spread,
-    /// Random numbers of the two.
+    /// Random numbers of `interval`.
     pub arrivals: Stream,
-    /// See above.
+    /// Random numbers of `service`.
     pub services: Stream,
-    /// Arrival times of those that nobody serves yet.
+    /// Arrival times of requests that no server has taken yet.
     pub waiting: std::collections::VecDeque<u64>,
-    /// Servers without a request, in order.
+    /// Idle servers, in the order in which they became idle.
     pub idle: Vec<usize>,
-    /// CPUs that the interrupts of arrivals go to, in turns.
+    /// CPUs that the interrupts of arrivals go to, round-robin.
     pub irq_cpus: Vec<usize>,
-    /// How many have arrived.
+    /// Number of arrivals so far.
     pub arrived: u64,
-    /// How servers get at them.
+    /// How servers get requests.
     pub intake: crate::workload::Intake,
-    /// When the next one comes, if servers wait for that themselves.
+    /// Next arrival time, where tasks of the program wait for it themselves.
     pub next_at: u64,
-    /// Who has the lock, if there is one, and who waits for it, in order.
+    /// Server that holds the lock, with [`Intake::Locked`](crate::workload::Intake::Locked).
     pub receiver: Option<usize>,
-    /// See above.
+    /// Servers that wait for that lock, in order.
     pub locked_out: std::collections::VecDeque<usize>,
     /// Kernel that it belongs to.
     pub world: usize,
 }
 
-/// A device that serves so many at a time.
+/// A device that serves several requests at a time.
 #[derive(Debug, Clone)]
 pub struct Device {
     /// Time of service.
     pub service: Spread,
-    /// Random numbers of it.
+    /// Random numbers of `service`.
     pub stream: Stream,
-    /// How many it serves at a time.
+    /// Number of requests that it serves at a time.
     pub parallel: usize,
-    /// How many it serves now.
+    /// Number of requests in service.
     pub busy: usize,
     /// Tasks whose requests wait.
     pub waiting: std::collections::VecDeque<usize>,

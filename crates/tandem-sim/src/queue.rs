@@ -1,4 +1,4 @@
-//! The event queue: by time, then by kind, then by order of arrival. The same events in the same order on every run.
+//! The event queue, ordered by time, then by kind, then by insertion: the same order on every run.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,24 +6,24 @@ use std::collections::BinaryHeap;
 /// Simulated time, nanoseconds since the start.
 pub type Ns = u64;
 
-/// Something that will happen. At equal times the order of the variants decides: what ends comes before what looks.
+/// A future event. At equal times `rank()` decides: completions come before ticks and samples.
 ///
-/// Numbers that are called `turn` cancel: an event whose number is no longer that of its owner does nothing.
+/// `turn` is a generation number, for cancelling: an event whose number is no longer its owner's does nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     /// A sleep or a timeout of a task ends.
     Timer {
         /// Task.
         task: usize,
-        /// See above.
+        /// Generation number.
         turn: u32,
     },
-    /// A request arrives from outside.
+    /// An external request arrives.
     Arrival {
         /// Stream of requests.
         stream: usize,
     },
-    /// A device has done what it was asked for.
+    /// A device has completed a request.
     Device {
         /// Device.
         device: usize,
@@ -36,14 +36,14 @@ pub enum Event {
         world: usize,
         /// Its CPU.
         cpu: usize,
-        /// What it is about.
+        /// Its cause.
         irq: Irq,
     },
-    /// The work at hand of a physical CPU is done.
+    /// The current work of a physical CPU is done.
     WorkEnd {
         /// Physical CPU.
         pcpu: usize,
-        /// See above.
+        /// Generation number.
         turn: u32,
     },
     /// Quota is refilled.
@@ -59,14 +59,14 @@ pub enum Event {
         world: usize,
         /// Its CPU.
         cpu: usize,
-        /// See above.
+        /// Generation number.
         turn: u32,
     },
     /// The slice of a CPU's task ends (HRTICK).
     SliceEnd {
         /// CPU of the host.
         cpu: usize,
-        /// See above.
+        /// Generation number.
         turn: u32,
     },
     /// A timer of a BPF scheduler.
@@ -77,26 +77,26 @@ pub enum Event {
         cpu: usize,
         /// Timer.
         timer: usize,
-        /// See above.
+        /// Generation number.
         turn: u32,
     },
-    /// The cores that work for guests are counted.
+    /// Counts the cores that work for guests.
     Sample,
-    /// What the experiment file says happens now.
+    /// A phase of the scenario begins.
     Phase {
-        /// Which.
+        /// Number of the phase.
         index: usize,
     },
 }
 
-/// What an interrupt is about.
+/// Cause of an interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Irq {
-    /// Look at need_resched.
+    /// Reschedule IPI: check need_resched.
     Reschedule,
-    /// Tasks were woken for this CPU; they wait in its list.
+    /// Other CPUs have put tasks that they woke into this CPU's wake list.
     WakeList,
-    /// A timer of a task has ended.
+    /// A timer of a task has expired.
     Timer {
         /// Task.
         task: usize,
@@ -105,11 +105,11 @@ pub enum Irq {
     Tick,
     /// The slice of the current task is over.
     SliceEnd,
-    /// A request from outside.
+    /// An external request.
     Arrival {
         /// Stream.
         stream: usize,
-        /// When it reached the machine.
+        /// Time at which it reached the machine.
         at: Ns,
     },
     /// A device.
@@ -123,7 +123,7 @@ pub enum Irq {
     BpfTimer {
         /// Timer.
         timer: usize,
-        /// Which of its starts.
+        /// Generation number.
         turn: u32,
     },
 }
@@ -147,7 +147,7 @@ impl Event {
     }
 }
 
-/// Events to come.
+/// Future events.
 #[derive(Debug, Default)]
 pub struct Queue {
     heap: BinaryHeap<Reverse<(Ns, u8, u64, Event)>>,
@@ -162,24 +162,24 @@ impl Queue {
         self.heap.push(Reverse((at, event.rank(), self.sequence, event)));
     }
 
-    /// Takes the next one.
+    /// Takes the next event.
     pub fn take(&mut self) -> Option<(Ns, Event)> {
         let Reverse((at, _, _, event)) = self.heap.pop()?;
         self.taken += 1;
         Some((at, event))
     }
 
-    /// How many were taken.
+    /// Number of events taken so far.
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// How many wait, cancelled ones included.
+    /// Number of queued events, cancelled ones included.
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Is nothing to come?
+    /// Is the queue empty?
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }

@@ -1,9 +1,9 @@
-//! Random numbers by counting: the n-th number of a stream depends on the seed, the stream and n, and on nothing
-//! else. Two schedulers meet the same arrivals and the same service times, whatever they do in between.
+//! Counter-based random numbers: the n-th number of a stream depends only on the seed, the stream and n. Two
+//! schedulers meet the same arrivals and the same service times, whatever they do in between.
 
 use serde::Deserialize;
 
-/// A stream of its own for each entity and purpose.
+/// A stream of random numbers. Each entity and purpose has its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stream {
     key: u64,
@@ -19,7 +19,7 @@ fn mix(mut x: u64) -> u64 {
 }
 
 impl Stream {
-    /// `purpose` and `entity` tell streams of one seed apart.
+    /// `purpose` and `entity` distinguish the streams of one seed.
     pub fn new(seed: u64, purpose: &str, entity: u64) -> Self {
         let name = purpose.bytes().fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3)
@@ -33,12 +33,12 @@ impl Stream {
         mix(self.key ^ mix(self.count))
     }
 
-    /// In [0, 1).
+    /// A number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Below `n`, which must not be 0.
+    /// A number below `n`, which must not be 0.
     pub fn below(&mut self, n: u64) -> u64 {
         // The bias of 2^-64 times n does not matter here.
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
@@ -51,7 +51,7 @@ impl Stream {
     }
 }
 
-/// A distribution of durations; all parameters in microseconds.
+/// A distribution of durations, in microseconds.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "x_dist", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Spread {
@@ -96,7 +96,7 @@ impl Spread {
         Spread::Constant { mean: us }
     }
 
-    /// The same, so much longer.
+    /// The same, longer by a factor.
     #[must_use]
     pub fn scaled(&self, factor: f64) -> Self {
         match *self {
@@ -142,7 +142,7 @@ impl Spread {
         }
     }
 
-    /// What is wrong with it, if anything.
+    /// Checks the parameters.
     ///
     /// # Errors
     /// A parameter out of range.

@@ -1,9 +1,9 @@
-//! What a run leaves behind.
+//! Measurements of a run.
 
 use crate::queue::Ns;
 use std::collections::{BTreeMap, VecDeque};
 
-/// So many switches are remembered for whoever asks how something came about.
+/// Number of context switches that are kept for the report of an error.
 const RECENT: usize = 12;
 
 /// Rounds are counted in slots of this length, ns.
@@ -20,7 +20,7 @@ pub struct Latencies {
     pub delivery: Vec<(Ns, Ns)>,
 }
 
-/// Somebody begins to run.
+/// A context switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
     /// When.
@@ -29,26 +29,26 @@ pub struct Switch {
     pub world: usize,
     /// CPU.
     pub cpu: usize,
-    /// Task; none: nobody.
+    /// Next task; none: idle.
     pub task: Option<usize>,
 }
 
-/// Measurements. What happens before `from` is left out.
+/// Measurements. Latencies and cores before `from` are left out.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
     /// Beginning of the measurement.
     pub from: Ns,
-    /// By stream.
+    /// Latencies by stream.
     pub latencies: BTreeMap<usize, Latencies>,
     /// Rounds by task, in each tenth of a second since the start.
     pub counts: BTreeMap<usize, Vec<u64>>,
-    /// From the end of a sleep to running, ns, with the moment, by task.
+    /// Wake-up latencies by task: when it ran, and how long after its timeout that was, ns.
     pub wakeups: BTreeMap<usize, Vec<(Ns, Ns)>>,
-    /// Who ran from when on, by kernel and CPU, if that is recorded.
+    /// All context switches, if they are recorded.
     pub switches: Option<Vec<Switch>>,
-    /// The last of them.
+    /// The last context switches.
     pub recent: VecDeque<Switch>,
-    /// Cores that worked for guests, counted every millisecond, if that is recorded.
+    /// Number of cores that worked for guests, every millisecond, if it is recorded.
     pub cores: Option<Vec<u32>>,
     steal: BTreeMap<(usize, usize), (Ns, Ns)>,
 }
@@ -61,7 +61,7 @@ impl Record {
         }
     }
 
-    /// A task runs after a sleep that was to end so long ago.
+    /// A task runs `late` ns after its timeout expired.
     pub fn awake(&mut self, now: Ns, task: usize, late: Ns) {
         if now >= self.from {
             self.wakeups.entry(task).or_default().push((now, late));
@@ -99,7 +99,7 @@ impl Record {
         slots.iter().skip(slot(from)).take(slot(to) - slot(from)).sum()
     }
 
-    /// Somebody begins to run.
+    /// A context switch.
     pub fn switched(&mut self, at: Ns, world: usize, cpu: usize, task: Option<usize>) {
         let switch = Switch { at, world, cpu, task };
         if self.recent.len() == RECENT {
@@ -111,7 +111,7 @@ impl Record {
         }
     }
 
-    /// When the steal of a vCPU was looked at last, and what it was; from now on: this.
+    /// The previous sample of a vCPU's steal: time and value. It is replaced by this one.
     pub fn last_steal(&mut self, world: usize, cpu: usize, now: Ns, steal: Ns) -> (Ns, Ns) {
         self.steal.insert((world, cpu), (now, steal)).unwrap_or((now, steal))
     }

@@ -1,5 +1,4 @@
-//! Runs scenarios: every arm with every seed, as many at a time as there are CPUs. What comes out does not depend on how
-//! many that are.
+//! Runs scenarios: every arm with every seed, several at a time. The results do not depend on how many at a time.
 
 use crate::record::{percentile, Latencies};
 use crate::scenario::{MetricSpec, Scenario, Stage, What};
@@ -7,22 +6,22 @@ use crate::SimError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 
-/// Most events of a run: an hour of a large machine, or something that does not end.
+/// Most events of a run: as many as an hour of a large machine takes; more mean that it does not end.
 pub const MOST_EVENTS: u64 = 2_000_000_000;
 
-/// What came of one run.
+/// Result of one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunResult {
-    /// Figures, in the order of the scenario's metrics. None: nothing was measured.
+    /// Values of the scenario's metrics, in their order. None: nothing was measured.
     pub figures: Vec<Option<f64>>,
-    /// Events.
+    /// Number of events.
     pub events: u64,
 }
 
 /// Results by arm and seed.
 pub type Results = Vec<Vec<RunResult>>;
 
-/// Runs all arms with `seeds` seeds, from 1 on, on `threads` threads. `progress` is told of each run that is done.
+/// Runs all arms with `seeds` seeds, from 1 on, on `threads` threads. `progress` is called after each run.
 ///
 /// # Errors
 /// A run that fails: the first by arm and seed.
@@ -120,8 +119,8 @@ fn figure(stage: &Stage, metric: &MetricSpec) -> Option<f64> {
     }
 }
 
-/// A scenario for measuring the simulator: two guests with so many vCPUs each on as many pCPUs; in one a server and a
-/// barrier program, in the other a pipeline and CPU-bound threads.
+/// A scenario for measuring the simulator: two guests with `vcpus` vCPUs each, on as many pCPUs. One has a server
+/// and a barrier program, the other a pipeline and CPU-bound threads.
 pub fn mixed_load(vcpus: usize) -> String {
     let model = |guest: &str, name: &str, threads: usize| {
         format!("[[workload]]\nname = \"{guest} {name}\"\nin = \"{guest}\"\nmodel = \"{name}\"\nthreads = {threads}\ncapacity = {}\n", vcpus as f64 / 4.0)

@@ -1,4 +1,4 @@
-//! Putting a machine together: kernels, guests, tasks.
+//! Builds a machine: kernels, guests, tasks.
 
 use crate::fair::{weight_of_nice, Bandwidth, Fair, Flavour, Rules, IDLE_WEIGHT};
 use crate::hardware::{Costs, Hardware};
@@ -15,24 +15,24 @@ pub struct KernelSpec {
     pub flavour: Flavour,
     /// Tick, ns.
     pub tick_ns: Ns,
-    /// Slices end when they are due, not at ticks (HRTICK; in the host only).
+    /// Slices end on time, by a timer, not at ticks (HRTICK; host only).
     pub hrtick: bool,
-    /// Preemption.
+    /// Preemption model.
     pub preemption: Preemption,
     /// Its scheduler charges run time without steal (guests).
     pub sees_steal: bool,
     /// Halted vCPUs look preempted to its wake-up placement (guests).
     pub halted_looks_preempted: bool,
-    /// CFS: least turn; EEVDF: base slice, ns; none: by the number of CPUs.
+    /// CFS: minimum granularity; EEVDF: base slice, ns; none: by the number of CPUs.
     pub granularity_ns: Option<Ns>,
-    /// CFS: lead that a waking task needs to preempt, ns; likewise.
+    /// CFS: wake-up granularity (lead that a waking task needs to preempt), ns; likewise.
     pub wakeup_granularity_ns: Option<Ns>,
     /// The guest scheduler schedules its tasks.
     pub policy: bool,
 }
 
 impl KernelSpec {
-    /// Linux 7.2 as Debian builds it.
+    /// Linux 7.2 with a tick of 4 ms, full preemption, `CONFIG_PARAVIRT_TIME_ACCOUNTING`, and without HRTICK.
     pub fn recent() -> Self {
         Self {
             flavour: Flavour::Eevdf { version: 702 },
@@ -56,13 +56,13 @@ impl KernelSpec {
 /// A group of tasks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupSpec {
-    /// `cpu.weight`; 100 is a task's worth.
+    /// `cpu.weight`; 100 is the weight of a nice-0 task.
     pub weight: u64,
     /// `cpu.idle`.
     pub idle: bool,
     /// `cpu.max`: quota and period, ns.
     pub max: Option<(Ns, Ns)>,
-    /// When its first period ends, if not after a whole one, ns.
+    /// When its first period ends, ns; none: after a full period.
     pub first_refill_ns: Option<Ns>,
 }
 
@@ -91,7 +91,7 @@ pub struct TaskSpec {
     pub cpus: Option<Vec<usize>>,
     /// Its group.
     pub group: usize,
-    /// What it asks for at a time, ns.
+    /// Its request (slice), ns; none: the base slice.
     pub slice_ns: Option<Ns>,
     /// When it starts, ns.
     pub start_ns: Ns,
@@ -158,8 +158,8 @@ impl Machine {
         group
     }
 
-    /// Adds a guest whose vCPUs may use these pCPUs each and are in these groups of the host; the last group is that of
-    /// all further ones. `layout`: what its kernel believes. Its number.
+    /// Adds a guest, and returns its number. `pins`: pCPUs that each vCPU may use. `groups`: host group of each
+    /// vCPU; the last one is that of all further vCPUs. `layout`: CPU topology that its kernel assumes.
     pub fn add_guest(
         &mut self,
         name: &str,
@@ -189,7 +189,7 @@ impl Machine {
         number
     }
 
-    /// Adds a task to a kernel. It starts at its time.
+    /// Adds a task to a kernel. It starts at `start_ns`.
     pub fn add_task(&mut self, world: usize, spec: &TaskSpec, seed: u64) -> usize {
         let course = Course {
             program: spec.program.clone(),

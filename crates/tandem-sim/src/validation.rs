@@ -1,4 +1,4 @@
-//! The simulator against the lab: the same workload files in both, and the ratios between schedulers side by side.
+//! Comparison of the simulator with the lab: the same workload files in both, and the ratios between schedulers.
 //!
 //! Tolerances were written down before anything was measured: the mean error of all ratios, and the order of the
 //! schedulers wherever the lab's interval tells them apart. A control with a wrong parameter has to fail.
@@ -13,17 +13,17 @@ pub const TOLERANCE: f64 = 0.15;
 /// A workload that runs in both.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
-    /// Its name, in the lab's result, too.
+    /// Its name, also in the lab's result.
     pub name: &'static str,
     /// The workload file.
     pub text: &'static str,
-    /// Beside a vCPU that is absent for 8 of each 16 ms?
+    /// Is one vCPU preempted for 8 of each 16 ms?
     pub absences: bool,
     /// Measured by wake-up latency; otherwise by loops per second.
     pub by_wakeups: bool,
     /// In a group with a quota of half a machine?
     pub limited: bool,
-    /// Beside two SCHED_IDLE threads? (rt-app as Debian has it knows no such policy: in the lab `tandem-kit spin`.)
+    /// Beside two SCHED_IDLE threads? (Debian's rt-app does not know this policy: the lab uses `tandem-kit spin`.)
     pub filled: bool,
 }
 
@@ -61,10 +61,11 @@ impl Case {
         format!("{}: {}", self.name, if self.by_wakeups { "wake-up p95" } else { "loops" })
     }
 
-    /// The scenario. The lab's kernel, Debian's, is built without `CONFIG_PARAVIRT_TIME_ACCOUNTING`. `absence_us`: length of absences, 8000 as in the lab.
+    /// The scenario. The lab's kernel, Debian's, is built without `CONFIG_PARAVIRT_TIME_ACCOUNTING`. `absence_us`:
+    /// length of preemption intervals, 8000 as in the lab.
     ///
     /// # Errors
-    /// None but a mistake in this crate.
+    /// Only if a workload file of this crate is wrong.
     pub fn scenario(&self, scale: Scale, absence_us: f64) -> Result<Scenario, SimError> {
         let contention = if self.absences {
             format!("[[contention]]\ncpus = [1]\non_us = {absence_us:.1}\noff_us = 8000.0\n")
@@ -117,12 +118,13 @@ impl Case {
     }
 }
 
-/// How slow the lab is: measured there under EEVDF with nothing beside, never by what is compared.
+/// How slow the lab is: measured there under EEVDF without contention, never from the runs that are compared.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
-    /// How much longer work takes than its files say, with what rt-app does between two pieces of it.
+    /// Factor by which work takes longer than the workload files say, including what rt-app does between two pieces
+    /// of it.
     pub work: f64,
-    /// How much longer an idle vCPU takes to wake up than with the costs below.
+    /// Factor by which an idle vCPU takes longer to wake up than with the costs below.
     pub wake: f64,
 }
 
@@ -130,7 +132,7 @@ pub struct Scale {
 pub const WAKE_US: f64 = 85.0;
 
 impl Scale {
-    /// What things cost in a guest of an emulated host. Everything in which the hypervisor has a part is dear.
+    /// Costs of operations in a guest of an emulated host. Everything that involves the hypervisor is expensive.
     fn costs(self) -> String {
         let ns = |cost: f64| (cost * self.wake).round();
         format!(

@@ -7,21 +7,21 @@
 //! | `timer` | `{"ref": "...", "period": us}` |
 //! | `lock`, `unlock`, `barrier` | name of a resource |
 //! | `wait`, `sync` | `{"ref": "condition", "mutex": "lock"}`; `signal`, `broad`: name of a condition |
-//! | `yield` | lets others go first |
+//! | `yield` | yields the CPU (`sched_yield()`) |
 //! | `x_get`, `x_put` | takes an item from a queue, puts one in |
 //! | `x_serve` | serves requests of a stream |
-//! | `x_dispatch` | hands out the requests of a stream with `"intake": "dispatched"`, each at its time |
+//! | `x_dispatch` | dispatches the requests of a stream with `"intake": "dispatched"`, each at its arrival time |
 //! | `x_device` | one request to a device |
 //! | `x_send`, `x_receive` | messages to a mailbox |
-//! | `x_hop` | pins itself to the next CPU, round and round (kernels without a sched_ext policy) |
+//! | `x_hop` | pins itself to the next CPU, round-robin (kernels without a sched_ext policy) |
 //! | `x_count` | one round of work is done (without it, each loop counts) |
 //! | `x_wait` | `{"policy": "block" \| "spin" \| "spin_block", "spin_us": 50}` |
 //! | `x_ws_kb` | working set, KiB |
 //! | `x_slice_us`, `x_group` | request (`sched_setattr` runtime), group by name |
 //!
-//! Events may carry a number or a `#` and anything behind their name, to tell them apart, as rt-app asks for.
-//! Differences: work is work at full speed, not calibrated loops; `run` and `runtime` are the same on a machine whose
-//! speed does not change.
+//! A number, or a `#` and any text, may follow the name of an event to make keys unique, as rt-app requires.
+//! Differences from rt-app: work is CPU time at full speed, not calibrated loops; `run` and `runtime` are the same
+//! on a machine whose speed does not change.
 
 use crate::ordered::Node;
 use crate::program::{Program, Step, Waiting};
@@ -38,9 +38,9 @@ pub struct Workload {
     pub locks: Vec<String>,
     /// Names of conditions.
     pub conditions: Vec<String>,
-    /// Names of barriers, with how many tasks meet there.
+    /// Names of barriers, with the number of tasks that meet at each.
     pub barriers: Vec<(String, usize)>,
-    /// Queues.
+    /// Names of bounded queues, with their capacities.
     pub queues: Vec<(String, usize)>,
     /// Streams of requests.
     pub streams: Vec<(String, StreamSpec)>,
@@ -50,7 +50,7 @@ pub struct Workload {
     pub mailboxes: Vec<String>,
 }
 
-/// Tasks that are all alike.
+/// Identical tasks.
 #[derive(Debug, Clone)]
 pub struct TaskKind {
     /// Their name.
@@ -69,7 +69,7 @@ pub struct TaskKind {
     pub cpus: Option<Vec<usize>>,
     /// Name of their group.
     pub group: Option<String>,
-    /// What they ask for at a time, ns.
+    /// Their request (slice), ns.
     pub slice_ns: Option<u64>,
     /// When they start, ns.
     pub start_ns: u64,
@@ -81,34 +81,35 @@ pub struct TaskKind {
 pub struct StreamSpec {
     /// Requests per second.
     pub rate_hz: f64,
-    /// Times between two.
+    /// Distribution of the inter-arrival times.
     #[serde(default)]
     pub process: Process,
-    /// Work of one.
+    /// Work per request.
     #[serde(deserialize_with = "number_or_spread")]
     pub service: Spread,
-    /// CPUs that its interrupts go to, in turns; none: all.
+    /// CPUs that its interrupts go to, round-robin; none: all.
     #[serde(default)]
     pub irq_cpus: Option<Vec<usize>>,
-    /// How servers get at them.
+    /// How servers get requests.
     #[serde(default)]
     pub intake: Intake,
 }
 
-/// How servers get at requests.
+/// How servers get requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Intake {
-    /// All wait side by side, and one of them is woken (epoll).
+    /// All idle servers wait side by side, and one of them is woken (epoll).
     #[default]
     Any,
-    /// One waits, with a lock that the others wait for until it has its request (TailBench's networked configuration).
+    /// One server waits for a request and holds a lock. The others wait for that lock (TailBench's networked
+    /// configuration).
     Locked,
-    /// Nothing comes from outside: whoever has served one takes the next, sleeps until its time and serves it
-    /// (TailBench's integrated configuration).
+    /// No external arrivals: a server that has served a request takes the next one, sleeps until its arrival time
+    /// and serves it (TailBench's integrated configuration).
     Own,
-    /// Nothing comes from outside: a task of the same program sleeps until the next one's time and hands it out to
-    /// those who wait, the longest first (a load generator in the guest; `tandem-kit requests`).
+    /// No external arrivals: a task of the same program sleeps until the next arrival time and dispatches the
+    /// request to the server that has waited longest (a load generator in the guest; `tandem-kit requests`).
     Dispatched,
 }
 
@@ -116,10 +117,10 @@ pub enum Intake {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Process {
-    /// Whenever: exponential times between two.
+    /// Exponential inter-arrival times.
     #[default]
     Poisson,
-    /// At equal times.
+    /// Equal inter-arrival times.
     Regular,
 }
 
@@ -127,10 +128,10 @@ pub enum Process {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSpec {
-    /// Time that a request takes.
+    /// Service time of a request.
     #[serde(deserialize_with = "number_or_spread")]
     pub service: Spread,
-    /// How many it serves at a time.
+    /// Number of requests that it serves in parallel.
     #[serde(default = "one")]
     pub parallel: usize,
     /// CPU that its interrupts go to.
@@ -142,7 +143,7 @@ fn one() -> usize {
     1
 }
 
-/// What a file may say beside its tasks.
+/// Keys that `global` may contain.
 const GLOBAL_KEYS: &[&str] = &[
     "duration",
     "default_policy",
@@ -201,7 +202,7 @@ impl Workload {
         Ok(workload)
     }
 
-    /// Makes all work take so much longer.
+    /// Multiplies all work by a factor.
     pub fn scale_work(&mut self, factor: f64) {
         let steps = self.tasks.iter_mut().flat_map(|kind| &mut kind.program.steps);
         for step in steps {
@@ -403,7 +404,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Where nobody counts rounds, each loop is one.
+    /// If no task counts rounds, each loop counts as one.
     fn count_loops(&mut self) {
         let counts = |kind: &TaskKind| kind.program.steps.contains(&Step::Count);
         if self.tasks.iter().any(counts) {
@@ -416,7 +417,7 @@ impl Workload {
         }
     }
 
-    /// All tasks that come to a barrier meet there.
+    /// All tasks that have a barrier among their steps meet there.
     fn count_barriers(&mut self) {
         for (at, (_, size)) in self.barriers.iter_mut().enumerate() {
             let comes = |kind: &&TaskKind| kind.program.steps.contains(&Step::Barrier(at));
@@ -425,7 +426,7 @@ impl Workload {
     }
 }
 
-/// The name of an event without what tells it apart: `run#2`, `run2`.
+/// The name of an event without its suffix: `run` for `run#2` and `run2`.
 fn event_name(key: &str) -> &str {
     let key = key.split('#').next().unwrap_or(key);
     key.trim_end_matches(|c: char| c.is_ascii_digit())
@@ -477,7 +478,7 @@ fn known<T>(list: &[(String, T)], name: &str) -> Option<usize> {
     list.iter().position(|(other, _)| other == name)
 }
 
-/// A node as one of the types that serde knows.
+/// Deserialises a node.
 fn typed<T: serde::de::DeserializeOwned>(node: &Node) -> Result<T, String> {
     serde_json::from_value(value(node)).map_err(|error| error.to_string())
 }
@@ -487,7 +488,7 @@ fn value(node: &Node) -> serde_json::Value {
     match node {
         Node::Null => Value::Null,
         Node::Truth(truth) => Value::Bool(*truth),
-        // Whole numbers stay whole: counts and CPUs are read as such.
+        // Whole numbers become integers: serde reads counts and CPU numbers as such.
         Node::Number(n) if n.fract() == 0.0 && n.abs() < 9e15 => Value::from(*n as i64),
         Node::Number(n) => Value::from(*n),
         Node::Text(text) => Value::from(text.clone()),

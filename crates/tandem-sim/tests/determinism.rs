@@ -1,10 +1,10 @@
-//! The same seed gives the same bytes: run again, and on any number of threads.
+//! The same seed gives the same bytes, when run again and on any number of threads.
 #![allow(missing_docs)]
 
 use tandem_sim::runner;
 use tandem_sim::scenario::Scenario;
 
-/// Servers, barriers, a pipeline and hogs in two guests, under the kernel's scheduler and under ours.
+/// Servers, barriers, a pipeline and CPU-bound threads in two guests, under the kernel's schedulers and under Tandem.
 fn scenario() -> Scenario {
     let arms = "[[arm]]\nname = \"eevdf\"\nguest = { scheduler = \"eevdf\" }\n\
                 [[arm]]\nname = \"cfs\"\nguest = { scheduler = \"cfs\" }\n\
@@ -20,7 +20,7 @@ fn scenario() -> Scenario {
 #[test]
 fn any_number_of_threads_gives_the_same_bytes() {
     let scenario = scenario();
-    // Shortest digits that read back as the same number: equal text is equal numbers, bit for bit.
+    // `{:?}` prints the shortest digits that read back as the same number: equal text means equal numbers, bit for bit.
     let bytes = |threads| format!("{:?}", runner::run(&scenario, 4, threads, &|_, _| {}).unwrap());
     let one = bytes(1);
     assert!(one.contains("figures: [Some("), "{one}");

@@ -1,4 +1,4 @@
-//! The guest scheduler at work in simulated kernels: what it does on real ones it does here.
+//! The guest scheduler in simulated kernels: it does there what it does on real ones.
 #![allow(missing_docs)]
 
 use tandem_sim::hardware::{Costs, Hardware};
@@ -12,7 +12,7 @@ use tandem_sim::setup::{host, GroupSpec, KernelSpec, TaskSpec};
 const S: u64 = 1_000_000_000;
 const MOST: u64 = 50_000_000;
 
-/// A machine without guests whose own tasks the policy schedules.
+/// A machine without guests. The policy schedules the host's tasks.
 fn machine(cpus: usize) -> Machine {
     let hardware = Hardware { cores: cpus, ..Hardware::default() };
     let mut machine = host(hardware.clone(), Costs::default(), &KernelSpec::recent(), 1);
@@ -73,7 +73,7 @@ fn nobody_waits_for_too_long_behind_a_quota_and_a_weight() {
     let group = m.add_group(0, 0, &GroupSpec { max, ..GroupSpec::default() });
     let many: Vec<usize> = (0..200).map(|_| m.add_task(0, &TaskSpec { group, ..hog(0) }, 1)).collect();
     let others: Vec<usize> = [-20, -20, -20, 19, 19, 19].map(|nice| m.add_task(0, &hog(nice), 1)).to_vec();
-    // The machine ends with an error if a runnable task waits for 20 s.
+    // The run ends with an error if a runnable task waits for 20 s.
     m.run(600 * S, 20 * MOST)
         .unwrap_or_else(|error| panic!("{}", error.to_string().lines().next().unwrap_or("")));
     for task in many.iter().chain(&others) {
@@ -132,15 +132,15 @@ fn run(scenario: &Scenario, seed: u64) -> f64 {
 struct Setup<'a> {
     /// pCPUs, as in a scenario.
     hardware: &'a str,
-    /// Its vCPUs, what its scheduler does and its competitors, as in a scenario.
+    /// Its vCPUs, its kernel's settings and its competitors, as in a scenario.
     vm: &'a str,
-    /// What runs in it: a file of tasks.
+    /// What runs in it: the text of a workload file.
     load: &'a str,
-    /// The figure, as in a scenario.
+    /// The metric, as in a scenario.
     figure: &'a str,
 }
 
-/// Mean of a figure over some seeds.
+/// Mean of a metric over some seeds.
 fn mean_in(setup: &Setup, seeds: u64) -> f64 {
     let Setup { hardware, vm, load, figure } = setup;
     let text = format!(
@@ -167,19 +167,19 @@ workload = "w"
     (1..=seeds).map(|seed| run(&scenario, seed)).sum::<f64>() / seeds as f64
 }
 
-/// The same of some tasks in a guest on two pCPUs.
+/// The same for some tasks in a guest on two pCPUs.
 fn mean_of(what: &str, of: &str, vm: &str, tasks: &str, seeds: u64) -> f64 {
     let (load, figure) = (format!(r#"{{"tasks": {tasks}}}"#), format!("of = \"{of}\"\nwhat = \"{what}\""));
     mean_in(&Setup { hardware: "cores = 2", vm, load: &load, figure: &figure }, seeds)
 }
 
-/// Two vCPUs, each on a pCPU, with competitors; `kernel` says what the guest's scheduler does. Rounds of work.
+/// Rounds of work in a guest of two vCPUs, each pinned to a pCPU, beside competitors. `kernel`: settings of its kernel.
 fn guest_with(contention: &str, tasks: &str, of: &str, kernel: &str) -> f64 {
     let vm = format!("vcpus = 2\npins = [[0], [1]]\nkernel = {{ {kernel} }}\n{contention}");
     mean_of("rounds", of, &vm, tasks, 4)
 }
 
-/// A thread in a guest with a strong vCPU and one at 30 %: how much it does.
+/// Rounds of a CPU-bound thread in a guest with an uncontended vCPU and one with 30 % of its pCPU.
 fn beside_a_weak_vcpu(scheduler: &str) -> f64 {
     let tasks = r#"{"hog": {"loop": -1, "run": 1000}, "other": {"loop": -1, "run": 200, "sleep": 5000}}"#;
     let weak = "[[contention]]\ncpus = [0]\non_us = 7000\noff_us = 3000\n";
@@ -195,7 +195,7 @@ fn a_thread_goes_to_the_strong_vcpu() {
     );
 }
 
-/// The daemon's probes find how fast cores are; a policy that was not told takes them for equal, as EEVDF does.
+/// The daemon's probes measure how fast cores are. A policy that is not told takes them for equal, as EEVDF does.
 #[test]
 fn a_thread_goes_to_the_fast_core() {
     let of = |scheduler: &str, what: &str, tasks: &str| {
@@ -214,7 +214,8 @@ fn a_thread_goes_to_the_fast_core() {
     );
 }
 
-/// Two threads that share a lock have more to do than the whole vCPU can. Each of them alone would be done there first.
+/// Two threads that share a lock have more work than the uncontended vCPU can do. Each of them alone would be done
+/// there first.
 #[test]
 fn threads_that_share_a_lock_use_the_vcpu_that_is_absent_half_of_the_time_too() {
     let tasks =
@@ -222,7 +223,7 @@ fn threads_that_share_a_lock_use_the_vcpu_that_is_absent_half_of_the_time_too() 
     let absent = "[[contention]]\ncpus = [1]\non_us = 8000\noff_us = 8000\n";
     let rounds = |kernel: &str| guest_with(absent, tasks, "locker", kernel);
     let (control, tandem) = (rounds(r#"scheduler = "eevdf""#), rounds(r#"scheduler = "tandem""#));
-    // What the whole vCPU does alone is 667 rounds per second; half of the other is there, too.
+    // The uncontended vCPU alone does 667 rounds per second; the other vCPU has half of its pCPU in addition.
     assert!(tandem > 1.15 * 667.0 && tandem > 0.85 * control, "{tandem} rounds per second, EEVDF {control}");
 }
 
@@ -248,7 +249,8 @@ fn leaving_costs_nothing_where_nothing_can_be_foreseen() {
     assert!(aware > 0.95 * control, "{aware} rounds per second, {control} without");
 }
 
-/// p95 of requests, microseconds. A thread of the guest hands them out; on both pCPUs a hog of another guest runs beside it.
+/// p95 of requests, microseconds. A thread of the guest dispatches them. On both pCPUs a CPU-bound thread of
+/// another guest competes.
 fn requests_beside_a_hog(kernel: &str) -> f64 {
     let load = r#"{"resources": {"x_arrivals": {"r": {"rate_hz": 100, "service": {"x_dist": "exponential", "mean": 1000},
         "intake": "dispatched"}}},
@@ -275,7 +277,7 @@ fn requests_beside_a_hog_of_a_fair_host_are_answered_sooner() {
 
 #[test]
 fn a_straggler_is_left_to_best_effort_work() {
-    // Two threads that meet after each 2 ms of work, and one vCPU that has 4 % of its pCPU.
+    // Two threads that meet at a barrier after each 2 ms of work, and one vCPU that has 4 % of its pCPU.
     let straggler = "[[contention]]\ncpus = [1]\non_us = 24000\noff_us = 1000\n";
     let pair = r#"{"pair": {"instance": 2, "loop": -1, "run": 2000, "barrier": "both"}}"#;
     let of = |rwc: bool| {
@@ -287,7 +289,7 @@ fn a_straggler_is_left_to_best_effort_work() {
 
 #[test]
 fn a_straggler_that_nobody_waits_for_is_used() {
-    // Three threads that do not wait for one another; a sixth of the work is the straggler's.
+    // Three independent threads; the straggler has a twelfth of its pCPU.
     let straggler = "[[contention]]\ncpus = [1]\non_us = 22000\noff_us = 2000\n";
     let threads = r#"{"thread": {"instance": 3, "loop": -1, "run": 1000}}"#;
     let of = |rwc: bool| {
@@ -298,7 +300,7 @@ fn a_straggler_that_nobody_waits_for_is_used() {
     assert!(with > 0.98 * control, "{with} rounds per second, {control} without");
 }
 
-/// Competitors that take pCPUs half of the time, every second one at other times.
+/// Competitors that take each pCPU for half of the time; on odd pCPUs in antiphase.
 fn by_turns(cpus: std::ops::Range<usize>, each_us: usize) -> String {
     let one = |cpu: usize| {
         let phase_us = each_us * (cpu % 2);
@@ -309,7 +311,8 @@ fn by_turns(cpus: std::ops::Range<usize>, each_us: usize) -> String {
     cpus.map(one).collect()
 }
 
-/// Rounds of six threads that meet after each 12 ms of work, on two whole vCPUs and four that have half of their pCPUs.
+/// Rounds of six threads that meet at a barrier after each 12 ms of work, on two uncontended vCPUs and four that
+/// have half of their pCPUs.
 fn long_work_on_unlike_vcpus(scheduler: &str) -> f64 {
     let load = r#"{"tasks": {"thread": {"instance": 6, "loop": -1, "run": 12000, "barrier": "all"}}}"#;
     let vm = format!(
@@ -325,7 +328,7 @@ fn long_work_does_not_queue_up_at_the_whole_vcpus() {
     assert!(tandem > 0.97 * eevdf, "{tandem} rounds per second, EEVDF {eevdf}");
 }
 
-/// How often per second three threads change vCPUs that never sleep, on two vCPUs by turns.
+/// Migrations per second of three threads that never sleep, on two vCPUs that are preempted alternately.
 fn moves_of_hogs(each_ms: usize) -> f64 {
     let vm = format!(
         "vcpus = 2\npins = [[0], [1]]\nkernel = {{ scheduler = \"tandem\" }}\n{}",
@@ -341,7 +344,7 @@ fn cpu_bound_tasks_stay_with_a_vcpu_that_is_taken_unless_for_long() {
     assert!(long > 2.0, "five absences of 200 ms per second, {long} moves");
 }
 
-/// How often per second tasks change vCPUs in a guest of four on two pCPUs.
+/// Migrations per second in a guest of four vCPUs on two pCPUs.
 fn moves(instances: u32, dedicate: bool) -> f64 {
     let vm = format!(
         r#"vcpus = 4
@@ -372,7 +375,7 @@ fn with_fault(fault: Fault) -> String {
 fn a_policy_that_loses_a_task_is_thrown_out() {
     let said = with_fault(Fault::Stall);
     assert!(said.contains("the policy lets tandem-fault wait since"), "{said}");
-    // What led to it: who ran where.
+    // The error also says what led to it: which task ran where.
     assert!(said.lines().skip(1).any(|line| line.contains(" ns: host CPU 0: hog")), "{said}");
     assert_eq!(with_fault(Fault::None), "nothing happened");
 }

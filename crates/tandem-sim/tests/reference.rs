@@ -1,4 +1,4 @@
-//! The models of the fair class against what theory says of them, for any weights, requests and quotas.
+//! The models of the fair class against theory, for any weights, requests and quotas.
 #![allow(missing_docs)]
 
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ const S: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
 const MOST: u64 = 50_000_000;
 
-/// A kernel whose switches cost nothing: what theory knows of.
+/// A kernel whose switches, ticks and interrupts cost nothing, as theory assumes.
 fn machine(cpus: usize, flavour: Flavour) -> Machine {
     let costs = Costs { switch_ns: 0, tick_ns: 0, irq_ns: 0, ..Costs::default() };
     host(
@@ -27,7 +27,7 @@ fn hog(nice: i32, slice_ns: Option<u64>) -> TaskSpec {
     TaskSpec { nice, slice_ns, ..TaskSpec::new("hog", Program::hog(1_000_000.0)) }
 }
 
-/// Weighted fair shares of `cpus` CPUs, nobody more than one: progressive filling.
+/// Weighted fair shares of `cpus` CPUs, at most one CPU per task: progressive filling.
 fn filled(weights: &[f64], cpus: f64) -> Vec<f64> {
     let mut shares = vec![0.0; weights.len()];
     let mut open: Vec<usize> = (0..weights.len()).collect();
@@ -62,8 +62,8 @@ fn filling_by_hand() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Stoica and Abdel-Wahab 1995, theorem 1: nobody is ever further from its fair share than by the largest request
-    /// (and what the tick adds).
+    /// Stoica and Abdel-Wahab 1995, theorem 1: the lag of a task never exceeds the largest request (and what the
+    /// tick adds).
     #[test]
     fn lag_is_bounded_by_a_request(tasks in prop::collection::vec((-10i32..=10, 1u64..=10), 2..6), length_ms in 500u64..3000) {
         for version in [606, 612, 702] {
@@ -94,7 +94,7 @@ proptest! {
         }
     }
 
-    /// No more than the quota of all periods that have begun, and a slice on each CPU.
+    /// A group runs for no more than the quota of all periods that have begun, and a slice on each CPU.
     #[test]
     fn quotas_are_never_exceeded(quota_ms in 2u64..60, period_ms in 20u64..200, tasks in 1usize..5, cpus in 1usize..4) {
         prop_assume!(quota_ms <= period_ms * cpus as u64);
@@ -106,7 +106,7 @@ proptest! {
             m.run(3 * S, MOST).unwrap();
             let ran: u64 = list.iter().map(|task| m.tasks[*task].ran_ns).sum();
             let periods = (3 * S).div_ceil(period_ms * MS);
-            // What is overrun until the next tick is owed.
+            // What a group overruns until the next tick is its debt.
             let most = periods * quota_ms * MS + cpus as u64 * 5 * MS;
             prop_assert!(ran <= most, "{flavour:?}: ran {ran} of {most}");
             let wanted = (3 * S) * tasks.min(cpus) as u64;
@@ -115,7 +115,7 @@ proptest! {
         }
     }
 
-    /// While more tasks want to run than there are CPUs, all CPUs work.
+    /// With at least as many runnable tasks as CPUs, all CPUs work.
     #[test]
     fn work_is_conserved(cpus in 2usize..5, extra in 0usize..4) {
         for flavour in [Flavour::Cfs, Flavour::Eevdf { version: 702 }] {

@@ -1,4 +1,4 @@
-//! Small cases worked by hand: who runs in which millisecond.
+//! Small cases worked by hand: which task runs in which millisecond.
 #![allow(missing_docs)]
 
 use tandem_sim::fair::Flavour;
@@ -33,7 +33,7 @@ fn hog(name: &str, slice_ms: Option<u64>, start_ms: u64) -> TaskSpec {
     }
 }
 
-/// Who runs in the middle of each of the first `ms` milliseconds.
+/// The task that runs in the middle of each of the first `ms` milliseconds.
 fn course(flavour: Flavour, tasks: &[TaskSpec], ms: u64) -> String {
     let mut m = machine(flavour);
     m.record.switches = Some(Vec::new());
@@ -50,13 +50,14 @@ fn course(flavour: Flavour, tasks: &[TaskSpec], ms: u64) -> String {
         .collect()
 }
 
-/// Stoica and Abdel-Wahab 1995, Fig. 1, as Linux does it: two tasks of the same weight; A asks for 2 ms at a time, B,
-/// which comes after a millisecond, for 1 ms. V is the mean of both v.
+/// Stoica and Abdel-Wahab 1995, Fig. 1, as Linux does it: two tasks of the same weight. A requests 2 ms. B arrives
+/// after a millisecond, and requests 1 ms. V is the mean of both v.
 ///
-/// 0 ms: A begins with half a request, v 0, deadline 1. 1 ms: A's is done, v 1, next deadline 3; B comes, v 1, deadline
-/// 1.5 (new, so half a request) or 2: B. 2 ms: B has v 2 > V 1.5, is not eligible: A, and is protected to its deadline 3.
-/// 4 ms: A has v 3, next deadline 5; B with v 2 < V 2.5 and deadline 3: B. 5 ms: B has v 3, V 3, deadline 4 < 5: B again.
-/// 6 ms: v 4 > V 3.5: A, two milliseconds; and so on.
+/// 0 ms: A begins with half a request, v 0, deadline 1. 1 ms: A's half is done, v 1, next deadline 3; B arrives, v
+/// 1, deadline 1.5 (new, so half a request) or 2: B runs. 2 ms: B has v 2 > V 1.5, so it is not eligible: A runs,
+/// and is protected up to its deadline 3. 4 ms: A has v 3, next deadline 5; B is eligible with v 2 < V 2.5,
+/// deadline 3: B runs. 5 ms: B has v 3, V 3, deadline 4 < 5: B runs again. 6 ms: B has v 4 > V 3.5: A runs for two
+/// milliseconds, and so on.
 #[test]
 fn two_requests_of_unlike_length() {
     for version in [606, 612] {
@@ -65,10 +66,10 @@ fn two_requests_of_unlike_length() {
     }
 }
 
-/// CFS with three equal tasks that begin at once: 6 ms of period, so 2 ms each; only who has had *more* than that is
-/// interrupted, which is seen at the tick after it: turns of 3 ms.
+/// CFS with three equal tasks that begin at once. The period is 6 ms, so slices are 2 ms. A task is preempted only
+/// after it has had *more* than that, which the next tick sees: it runs for 3 ms.
 ///
-/// New tasks begin a slice behind (START_DEBIT), and a slice is 6, 3 and 2 ms long with one, two and three of them: A
+/// New tasks begin a slice late (START_DEBIT), and a slice is 6, 3 and 2 ms long with one, two and three tasks: A
 /// begins with v 6, B with 3, C with 2. C runs to 5, B to 6, C to 8; then A (6), B (6), C (8), and so on in rounds.
 #[test]
 fn three_equal_tasks_under_cfs() {

@@ -1,13 +1,13 @@
-//! `tandem doctor`: what of this machine matters to the scheduler, and what to do about it.
+//! `tandem doctor`: what on this machine matters to the scheduler, and what to do about it.
 
 use anyhow::Context;
 use clap::Args;
 use std::process::ExitCode;
 use tandem_guest::doctor::{Finding, State};
 
-/// Look at what matters to the scheduler: hypervisor, steal, sched_ext, cgroup settings. Changes nothing.
+/// Check what matters to the scheduler: hypervisor, steal, sched_ext, cgroup settings. Changes nothing.
 ///
-/// Exits with 1 if something stands in the way of loading it.
+/// Exits with 1 if something prevents loading it.
 #[derive(Debug, Args)]
 pub struct DoctorCmd {
     /// Print the findings as JSON
@@ -16,7 +16,7 @@ pub struct DoctorCmd {
 }
 
 impl DoctorCmd {
-    /// Looks and says what was found.
+    /// Checks and prints the findings.
     pub fn run(&self) -> anyhow::Result<ExitCode> {
         let findings = tandem_guest::doctor::examine_this_machine();
         if self.json {

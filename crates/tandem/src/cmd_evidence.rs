@@ -16,7 +16,7 @@ pub struct EvidenceCmd {
     /// Measure only this experiment (repeatable)
     #[arg(long, value_name = "EXPERIMENT")]
     only: Vec<String>,
-    /// Measure nothing: write the page from the results that are there
+    /// Measure nothing: write the page from the stored results
     #[arg(long, conflicts_with = "only")]
     render: bool,
     /// Folder of evidence.toml, evidence/ and EVIDENCE.md
@@ -48,7 +48,7 @@ impl EvidenceCmd {
                 result
             };
             result.save(&file_of(&store, name))?;
-            // The page is written after each, so that an interrupted run leaves what it found.
+            // Written after each experiment, so that an interrupted run keeps its results.
             write_page(&self.docs, &book, &load(&store, &names)?)?;
         }
         write_page(&self.docs, &book, &load(&store, &names)?)?;

@@ -29,7 +29,7 @@ pub struct GuestCmd {
     #[arg(long, value_name = "SEC", value_parser = seconds, conflicts_with = "stats")]
     monitor: Option<Duration>,
 
-    /// Bytes of the debug dump when the kernel throws the scheduler out (0: the kernel's default, 32768)
+    /// Bytes of the debug dump when the kernel ejects the scheduler (0: the kernel's default, 32768)
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     exit_dump_len: u32,
 
@@ -41,7 +41,7 @@ pub struct GuestCmd {
     #[arg(long)]
     ignore_cgroups: bool,
 
-    /// Do not probe idle vCPUs; measure only what runs anyway
+    /// Do not probe idle vCPUs; measure only vCPUs that run anyway
     #[arg(long)]
     no_probe: bool,
 
@@ -53,7 +53,7 @@ pub struct GuestCmd {
     #[arg(long)]
     probe_isolated: bool,
 
-    /// End turns at the kernel's tick instead of when they are due
+    /// End slices at the kernel's tick instead of on time by a timer
     #[arg(long)]
     no_slice_timers: bool,
 
@@ -61,11 +61,11 @@ pub struct GuestCmd {
     #[arg(short, long, value_name = "US", default_value_t = 3000, value_parser = clap::value_parser!(u64).range(500..=100_000))]
     slice_us: u64,
 
-    /// A running task leaves a vCPU that the host is about to take, where that is foreseen (experimental)
+    /// Proactive migration: a running task leaves its vCPU before a predictable preemption (experimental)
     #[arg(long)]
     ivh: bool,
 
-    /// Choose places on wake-up as the kernel does, not by what each vCPU gets
+    /// Place wake-ups as the kernel does, not by expected completion
     #[arg(long)]
     no_bvs: bool,
 
@@ -81,23 +81,24 @@ pub struct GuestCmd {
     #[arg(long)]
     no_crowd: bool,
 
-    /// Give every thread a vCPU of its own while they last; no balancing. For VMs with many more vCPUs than pCPUs
+    /// Give every thread a vCPU of its own while they last; no load balance. For VMs with many more vCPUs than pCPUs
     #[arg(long, conflicts_with = "ivh")]
     dedicate: bool,
 
-    /// Tasks of this name shall answer soon (repeatable): short turns, and places that are there at once
+    /// Tasks of this name are latency-sensitive (repeatable): short slices, and vCPUs that serve them soonest
     #[arg(long, value_name = "NAME", value_parser = tandem_guest::hints::task_name)]
     latency_name: Vec<String>,
 
-    /// Tasks of this cgroup and those below it shall answer soon (repeatable), e.g. system.slice/nginx.service
+    /// Tasks of this cgroup and those below it are latency-sensitive (repeatable), e.g. system.slice/nginx.service
     #[arg(long, value_name = "PATH", conflicts_with = "ignore_cgroups")]
     latency_cgroup: Vec<PathBuf>,
 
-    /// Return to the kernel's scheduler while this one does not help: where nothing is stolen, or where trials show it
+    /// Unload the scheduler while it does not help: while nothing is stolen, or where trials show it
     #[arg(long)]
     gate: bool,
 
-    /// Print what the loaded sched_ext scheduler costs, since it was loaded or over the next SEC seconds (JSON; needs kernel.bpf_stats_enabled); load nothing
+    /// Print what the loaded sched_ext scheduler costs, since it was loaded or over the next SEC seconds (JSON; needs
+    /// kernel.bpf_stats_enabled); load nothing
     #[arg(long, value_name = "SEC", num_args = 0..=1, default_missing_value = "0", value_parser = cost_seconds, conflicts_with_all = ["stats", "monitor"])]
     cost: Option<Duration>,
 
@@ -105,7 +106,8 @@ pub struct GuestCmd {
     #[arg(long, value_name = "SEC", num_args = 0..=1, default_missing_value = "1", value_parser = seconds, conflicts_with_all = ["stats", "monitor", "cost"])]
     observe: Option<Duration>,
 
-    /// By what means: a scheduler, or, where the kernel has no sched_ext, systemd's AllowedCPUs, which can only leave stragglers and spare vCPUs of a stack without work
+    /// Backend: a scheduler, or, where the kernel has no sched_ext, systemd's AllowedCPUs, which can only leave
+    /// stragglers and spare vCPUs of a stack without work
     #[arg(long, value_enum, default_value_t = BackendArg::Scx)]
     backend: BackendArg,
 
@@ -121,15 +123,15 @@ pub struct GuestCmd {
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<std::net::SocketAddr>,
 
-    /// Misbehave on purpose towards tasks named "tandem-fault" (tests of the way out)
+    /// Misbehave on purpose towards tasks named "tandem-fault" (tests of ejection)
     #[arg(long, value_enum, hide = true, default_value_t = FaultArg::None)]
     inject: FaultArg,
 }
 
-/// What is to be done with a scheduler that runs already.
+/// What to do with a running scheduler.
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Take vCPUs out of use: tasks and interrupts go elsewhere, nobody comes anew
+    /// Take vCPUs out of use: tasks and interrupts are moved elsewhere, no new ones are placed there
     Park {
         /// Their numbers, e.g. 2-3,7
         #[arg(value_name = "CPUS")]
@@ -143,7 +145,7 @@ enum Action {
     },
     /// Record what the running scheduler decides, for ui.perfetto.dev
     Trace {
-        /// For how long, in seconds
+        /// Duration in seconds
         #[arg(long, value_name = "SEC", default_value = "2", value_parser = seconds)]
         secs: Duration,
         /// Where to write it
@@ -162,18 +164,18 @@ enum BackendArg {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum PartArg {
-    /// What is true of all vCPUs, beside what was measured of one
+    /// Pooling: the mean over all vCPUs, beside the measurements of one
     Pool,
-    /// How long those waited who woke a vCPU
+    /// Measured wake-up waits
     Waits,
-    /// Which vCPUs are off their pCPU at this moment, and since when the others are there
+    /// Which vCPUs are preempted now, and when the others were scheduled in
     State,
-    /// With --ivh: going to a vCPU in order to learn its rhythm
+    /// With --ivh: migrating to a vCPU in order to learn its preemption period
     Learning,
 }
 
 impl PartArg {
-    /// As on the command line.
+    /// Its name on the command line.
     fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -243,7 +245,7 @@ impl Action {
 }
 
 impl GuestCmd {
-    /// Is the technique used that this is a part of?
+    /// Is the technique in use to which this part belongs?
     fn uses(&self, part: PartArg) -> bool {
         match part {
             PartArg::Learning => self.ivh,
@@ -318,7 +320,7 @@ impl GuestCmd {
     }
 }
 
-/// Probes all vCPUs that may be used.
+/// Probes all vCPUs that this process may use.
 fn observe(length: Duration) -> anyhow::Result<Observation> {
     let report = ProbeCmd::of_everything(length)?;
     let vcpus: Vec<Probed> = report

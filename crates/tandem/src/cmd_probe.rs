@@ -13,24 +13,24 @@ use tandem_probe::report::Report;
 use tandem_probe::threads::Threads;
 use tandem_probe::{render, share, sys, vtop, wake};
 
-/// What the kernel says of CPUs.
+/// The kernel's description of CPUs.
 const SYSFS_CPU: &str = "/sys/devices/system/cpu";
-/// Sockets and sums of a probe whose duration was not given: it ends within four seconds.
+/// Upper bound of one sleep of `--watch`. The 100 ms between two checks for an interruption stay below it.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Part of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Shares, speeds and absences
+    /// Shares, speeds and preemption intervals
     Share,
-    /// Who shares a hardware thread, a core, a cache
+    /// Which vCPUs share a hardware thread, a core, a cache
     Topology,
 }
 
-/// Measure what every vCPU of this machine really is: share, speed, absences, topology.
+/// Measure what every vCPU of this machine really is: share, speed, preemption intervals, topology.
 ///
-/// Needs no root; with it the probe disturbs less and is disturbed less. For the time of the probe all CPUs are
-/// busy, at best effort but for moments.
+/// Needs no root; with it the probe disturbs less and is disturbed less. The probe keeps all CPUs busy, as SCHED_IDLE
+/// except for moments.
 #[derive(Debug, Args)]
 pub struct ProbeCmd {
     /// Only this part
@@ -57,13 +57,13 @@ pub struct ProbeCmd {
     #[arg(long, value_name = "DIR")]
     sysfs: Option<PathBuf>,
 
-    /// Again every SEC seconds, until interrupted
+    /// Repeat every SEC seconds, until interrupted
     #[arg(long, value_name = "SEC", value_parser = clap::value_parser!(u64).range(1..=3600))]
     watch: Option<u64>,
 }
 
 impl ProbeCmd {
-    /// Probes, once or again and again.
+    /// Probes, once or repeatedly.
     pub fn run(&self) -> anyhow::Result<ExitCode> {
         if self.only == Some(Part::Share) && (self.svg.is_some() || self.sysfs.is_some()) {
             bail!("--svg and --sysfs show the topology, which --only share leaves out");
@@ -88,7 +88,7 @@ impl ProbeCmd {
         }
     }
 
-    /// All that can be probed of all CPUs that this process may use, each part for a time.
+    /// Runs all parts of the probe on all CPUs that this process may use, each part for `length`.
     pub(crate) fn of_everything(length: Duration) -> anyhow::Result<Report> {
         let duration = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
         let probe =
@@ -114,17 +114,17 @@ impl ProbeCmd {
             Some(Part::Topology) => Vec::new(),
             _ => share::sample(cpus, length, sys::Policy::BestEffort).context("measuring shares")?,
         };
-        // Where nobody takes anything there is nothing to ask.
+        // Without contention there are no neighbours to classify.
         let contended = samples.iter().any(|sample| sample.share().is_some_and(|share| share < CONTENDED));
-        // Without threads for that the rest is told.
+        // If the threads for it cannot be started, the report goes without it.
         let wakes = if contended { wake::sample(cpus, length).unwrap_or_default() } else { Vec::new() };
         let topology = match self.only {
             Some(Part::Share) => None,
-            // One CPU has no topology; asked for by name that is an error, otherwise there is nothing to say.
+            // One CPU has no topology. That is an error only if the topology was asked for by name.
             None if cpus.len() < 2 => None,
             only => {
                 let mut threads = Threads::on(cpus).context("measuring the topology")?;
-                // Others may have gone offline since.
+                // The other CPUs may have gone offline since.
                 if only.is_none() && threads.cpus().len() < 2 {
                     return Ok(Report::of(
                         &samples,

@@ -66,9 +66,9 @@ enum Action {
         #[command(flatten)]
         effort: Effort,
     },
-    /// Which experiments and which models of programs there are
+    /// List the experiments and the models of programs
     List,
-    /// Run one arm of a scenario with one seed and write who ran where
+    /// Run one arm of a scenario with one seed and write what ran where
     Trace {
         /// File of the scenario, or name of an experiment
         file: String,
@@ -86,7 +86,7 @@ enum Action {
     Validate {
         /// File of that result (tandem.result/1)
         lab: PathBuf,
-        /// Page of `tandem sim results`: its last part is written anew
+        /// Page of `tandem sim results`: its last part is rewritten
         #[arg(long)]
         page: Option<PathBuf>,
         #[command(flatten)]
@@ -94,18 +94,19 @@ enum Action {
     },
     /// Measure the simulator's own speed and memory
     Bench,
-    /// Look for interleavings of CPUs in which the guest scheduler loses a task, a quota, or count of either
+    /// Search for interleavings of CPUs in which the guest scheduler loses a task or a quota, or miscounts them
     Explore {
-        /// Runs of each scenario with several switches, besides all those with a single one
+        /// Random runs of each scenario with several switches, besides all runs with a single switch
         #[arg(long, default_value_t = 10_000)]
         runs: u64,
-        /// Seed of what is drawn
+        /// Seed of the random runs
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Measure what a decision of the guest scheduler costs on machines of 2 to 255 vCPUs with 10 to 3,000 active groups
+    /// Measure what a decision of the guest scheduler costs on machines of 2 to 255 vCPUs with 10 to 3,000 active
+    /// groups
     Cost {
-        /// Measurements of each, of which the least counts
+        /// Measurements of each size; the minimum counts
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
         repeat: u32,
         /// Only this many vCPUs
@@ -254,7 +255,7 @@ fn trace(file: &str, out: &Path, arm: Option<&str>, seed: u64) -> anyhow::Result
         .with_context(|| format!("writing {}", out.display()))
 }
 
-/// Ratios of the lab beside those of the model; fails if they lie too far apart.
+/// Compares the ratios of lab and model; fails if they differ too much.
 fn validate(lab: &Path, page: Option<&Path>, effort: &Effort) -> anyhow::Result<ExitCode> {
     let code = |agree| if agree { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if let Some(page) = page {
@@ -313,12 +314,12 @@ fn explore(runs: u64, seed: u64) -> anyhow::Result<ExitCode> {
     Ok(if found { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Sizes for which costs are shown, and the one that all are compared with.
+/// Sizes for which costs are shown, and the number of vCPUs that all are compared with.
 const COST_VCPUS: [usize; 5] = [2, 8, 32, 128, 255];
 const COST_GROUPS: [usize; 3] = [10, 300, 3000];
 const COST_COMPARED: usize = 8;
 
-/// Costs by size. With one size given, only that is measured, and nothing is compared.
+/// Costs by size. If a size is given, only that one is measured, and nothing is compared.
 fn cost(repeat: u32, vcpus: Option<usize>, groups: Option<usize>) -> anyhow::Result<()> {
     let ratio = format!("/{COST_COMPARED}");
     println!(

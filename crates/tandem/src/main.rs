@@ -32,7 +32,7 @@ enum Command {
     Evidence(cmd_evidence::EvidenceCmd),
 }
 
-/// Names under which the scx ecosystem's service units start a scheduler, and what they mean here.
+/// Names under which the scx ecosystem's service units start a scheduler, and their subcommands.
 const ALIASES: [(&str, &str); 1] = [("scx_tandem_guest", "guest")];
 
 /// Inserts the subcommand that the name of the executable stands for.
@@ -44,7 +44,7 @@ fn with_alias(mut args: Vec<OsString>) -> Vec<OsString> {
     args
 }
 
-/// Exit status after Ctrl-C, as shells have it.
+/// Exit status after Ctrl-C, as in shells.
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
@@ -83,7 +83,7 @@ fn start_logging(verbose: u8) {
         .set_thread_level(LevelFilter::Off)
         .set_target_level(LevelFilter::Off)
         .build();
-    // Fails only if a logger is set already, and then there is one.
+    // Fails only if a logger is already set, which is then used.
     let _ = SimpleLogger::init(level, config);
 }
 

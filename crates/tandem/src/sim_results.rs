@@ -11,8 +11,8 @@ use tandem_evidence::Book;
 use tandem_result::{render_metrics, ExperimentResult, Style};
 use tandem_sim::paper::EXPERIMENTS;
 
-/// Runs all and writes the page, the pictures into `figures` beside it and, where there is an evidence book beside it, the
-/// results on which it rests. Goes on where the same program was interrupted before.
+/// Runs all experiments and writes the page, the pictures into `figures` beside it and, if there is an evidence book
+/// beside it, the results that the book uses. Resumes where the same program was interrupted before.
 pub fn write(page: &Path, effort: &Effort) -> anyhow::Result<()> {
     let folder = page.parent().unwrap_or(Path::new("."));
     let figures = folder.join("figures");
@@ -20,7 +20,7 @@ pub fn write(page: &Path, effort: &Effort) -> anyhow::Result<()> {
     let store = folder.join("evidence");
     let book = folder.join("evidence.toml");
     let claimed = if book.exists() { Some(Book::load(&book)?) } else { None };
-    // All of it takes an hour or more: what is done is kept, under a name that does not pass for the whole.
+    // All of it takes an hour or more: finished sections are kept, under another name than the complete page.
     let unfinished = page.with_extension("part");
     let mark = mark_of_this_program()?;
     let head = format!(
@@ -68,7 +68,7 @@ pub fn write(page: &Path, effort: &Effort) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes the last part of the page anew, after another measurement in the lab. Returns whether lab and model agree.
+/// Rewrites the last part of the page, after another measurement in the lab. Returns whether lab and model agree.
 pub fn write_last_part(page: &Path, lab: &Path, effort: &Effort) -> anyhow::Result<bool> {
     let text = std::fs::read_to_string(page).with_context(|| format!("reading {}", page.display()))?;
     let (last, agree) = against_the_lab(lab, effort)?;
@@ -99,7 +99,7 @@ fn without_last_part(page: &str) -> &str {
     page.split_once(LAST_HEADING).map_or(page, |(before, _)| before)
 }
 
-/// Never half a page: a section that is there counts as done.
+/// Replaces the file atomically: a section in the page counts as done.
 fn put(file: &Path, text: &str) -> anyhow::Result<()> {
     let fresh = file.with_extension("new");
     std::fs::write(&fresh, text)
@@ -111,7 +111,7 @@ fn heading_of(id: &str) -> String {
     format!("\n## {id}: ")
 }
 
-/// The page as far as an interrupted run has come: what it has left, if that was this program with these settings.
+/// The page of an interrupted run, if that was this program with these settings; else only the head.
 fn begun(left: &str, mark: &str, head: String) -> String {
     match left.strip_prefix(mark) {
         Some(page) if page.starts_with(&head) => page.to_owned(),
@@ -119,7 +119,7 @@ fn begun(left: &str, mark: &str, head: String) -> String {
     }
 }
 
-/// What an unfinished page begins with. Another program may have another policy: its results are not mixed with ours.
+/// First line of an unfinished page. Another program may have another policy: its results are not mixed with ours.
 fn mark_of_this_program() -> anyhow::Result<String> {
     let program = std::env::current_exe().context("finding this program's file")?;
     let bytes = std::fs::read(&program).with_context(|| format!("reading {}", program.display()))?;

@@ -1,10 +1,10 @@
-//! What an experiment with many programs comes to: the geometric mean over them, and the one that fares worst.
+//! Summary of an experiment with many programs: the geometric mean over them, and the worst program.
 
 use tandem_result::{median, Better, ExperimentResult, Metric};
 
-/// Fewer programs than these have no mean.
+/// Minimum number of programs for a mean.
 const LEAST_PROGRAMS: usize = 3;
-/// Schedulers that others are compared with.
+/// Schedulers that the others are compared with.
 const BASES: [&str; 2] = ["cfs", "eevdf"];
 
 /// One kind of figure of all programs.
@@ -12,11 +12,11 @@ struct Family<'a> {
     /// Its name without the program's.
     figure: &'a str,
     better: Better,
-    /// Program and its figures.
+    /// Each program and its figures.
     members: Vec<(&'a str, &'a Metric)>,
 }
 
-/// How an arm compares with a base by one kind of figure.
+/// Comparison of an arm with a base by one kind of figure.
 struct Comparison<'a> {
     figure: &'a str,
     better: Better,
@@ -24,7 +24,7 @@ struct Comparison<'a> {
     base: &'static str,
     /// Geometric mean over the programs, one for each seed.
     means: Vec<f64>,
-    /// The program that fares worst by the median over the seeds, and that median.
+    /// The program with the worst median over the seeds, and that median.
     worst: (&'a str, f64),
 }
 
@@ -42,7 +42,7 @@ fn families(result: &ExperimentResult) -> Vec<Family<'_>> {
 }
 
 impl<'a> Family<'a> {
-    /// Seeds belong together. Programs of which one of both has nothing in some seed are left out.
+    /// Compares seed by seed. Programs without a positive figure for each seed of both arms are left out.
     fn compare(&self, arm: &'a str, base: &'static str) -> Option<Comparison<'a>> {
         let ratios: Vec<(&'a str, Vec<f64>)> = self
             .members
@@ -82,12 +82,12 @@ fn comparisons(result: &ExperimentResult) -> Vec<Comparison<'_>> {
     found
 }
 
-/// Adds it as metrics, named `p95, mean over cfs` and `p95, worst over cfs`: ratios, one for each seed, and one.
+/// Adds the summary as metrics of ratios: `p95, mean over cfs` (one for each seed) and `p95, worst over cfs` (one).
 pub fn add_to(result: &mut ExperimentResult) {
     let measured = result.clone();
     let baseline = measured.baseline.as_str();
     for Comparison { figure, better, arm, base, means, worst: (_, least) } in comparisons(&measured) {
-        // Ratios to another base are no ratios to the baseline: they stand by themselves.
+        // A ratio to another base says nothing about the baseline: it is a metric of its own.
         if base != baseline && arm == baseline {
             continue;
         }

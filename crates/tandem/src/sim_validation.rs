@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use tandem_result::ExperimentResult;
 use tandem_sim::validation::{Scale, CASES, TOLERANCE, WAKE_US};
 
-/// How long absences are in the lab's experiment, microseconds.
+/// Preemption interval in the lab's experiment, microseconds.
 const ABSENCE_US: f64 = 8000.0;
-/// The control: with this length in the model the comparison has to fail.
+/// The control: with this preemption interval in the model the comparison has to fail.
 const WRONG_ABSENCE_US: f64 = 40_000.0;
 
-/// One workload in both.
+/// One workload in lab and model.
 struct Row {
     name: String,
     lab: f64,
@@ -29,10 +29,10 @@ impl Row {
     }
 }
 
-/// All workloads in both.
+/// All workloads in lab and model.
 pub struct Comparison {
     rows: Vec<Row>,
-    /// Workloads that one of the two has no figure of.
+    /// Workloads without a figure in lab or model.
     missing: Vec<String>,
 }
 
@@ -49,10 +49,10 @@ impl Comparison {
 
     fn at(lab: &ExperimentResult, absence_us: f64, seeds: u64, threads: usize) -> anyhow::Result<Self> {
         let metric = |name: &str| lab.metrics.iter().find(|metric| metric.name == name);
-        // How slow it is there, with nothing beside.
+        // Speed of the lab's machine without contention.
         let alone = |name: &str| tandem_result::median(metric(name)?.samples_of("eevdf"));
         let scale = Scale {
-            // CPU-bound threads on both vCPUs, a millisecond each time.
+            // CPU-bound threads on both vCPUs, loops of one millisecond: 2000 per second at the model's speed.
             work: alone("hogs: loops").filter(|per_s| *per_s > 0.0).map_or(1.0, |per_s| 2000.0 / per_s),
             wake: alone("alone: wake-up p50").map_or(1.0, |us| (us / WAKE_US).max(1.0)),
         };

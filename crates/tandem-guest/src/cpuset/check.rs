@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tandem_daemon::preflight::{no_other_scheduler, SystemPaths};
 use tandem_daemon::DaemonError;
 
-/// What is looked at below a root; another one than `/` serves the tests.
+/// What is checked below a root; tests use another root than `/`.
 struct Paths {
     system: SystemPaths,
     systemd: PathBuf,
@@ -36,7 +36,7 @@ fn check_paths(paths: &Paths, is_root: bool) -> Result<(), GuestError> {
     if !is_root {
         return Err(DaemonError::NotRoot.into());
     }
-    // A scheduler that is loaded decides itself where tasks go.
+    // A loaded scheduler decides itself where tasks go.
     if let Ok(state) = std::fs::read_to_string(paths.system.sched_ext().join("state")) {
         no_other_scheduler(&paths.system, state.trim())?;
     }

@@ -1,10 +1,10 @@
-//! Which vCPUs stay in use, by shares that were measured now and then.
+//! Which vCPUs stay in use, judged by shares that are measured now and then.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tandem_policy::{rwc, straggler_view, SCALE};
 
-/// A share that was not measured for this long is not believed.
+/// A share that was not measured for this long is stale.
 const FRESH: Duration = Duration::from_secs(200);
 /// Weight of a new sample.
 const NEW: f64 = 0.5;
@@ -15,11 +15,11 @@ struct Vcpu {
     samples: u32,
     measured: Duration,
     straggler: bool,
-    /// When that changed; none: never.
+    /// When `straggler` last changed; none: never.
     since: Option<Duration>,
 }
 
-/// What is known of the vCPUs. Times are counted from any fixed moment.
+/// What is known of the vCPUs. Times are relative to any fixed moment.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
     vcpus: BTreeMap<usize, Vcpu>,
@@ -52,7 +52,7 @@ impl Judge {
         }
     }
 
-    /// Those of `online` that shall have work: never none.
+    /// The vCPUs of `online` that are to have work: never none.
     pub(super) fn in_use(&mut self, online: &[usize], now: Duration) -> Vec<usize> {
         self.vcpus.retain(|cpu, _| online.contains(cpu));
         let fresh = |vcpu: &Vcpu| now.saturating_sub(vcpu.measured) <= FRESH;
@@ -135,7 +135,7 @@ mod tests {
             judge.seen(&[(0, Some(1.0)), (1, Some(0.02)), (2, Some(1.0)), (3, Some(1.0))], at(second));
         }
         assert_eq!(judge.in_use(&ALL, at(3)), [0, 2, 3]);
-        // The one that works is taken offline.
+        // The working vCPU of the stack is taken offline.
         assert_eq!(judge.in_use(&[0, 1, 3], at(4)), [0, 3]);
     }
 

@@ -1,10 +1,10 @@
 //! vCPUs left without work where the kernel has no sched_ext (`tandem guest --backend cpuset`).
 //!
-//! Stragglers and spare vCPUs of a stack are judged as the scheduler would (`policy/guest/rwc.h`), and taken from the
-//! machine's services and users through systemd's own `AllowedCPUs`: what an administrator would do by hand, and
-//! undo the same way. It is the lesser mode. A cpuset knows no classes, so that best-effort work has to leave, too;
-//! a task that was pinned to a vCPU that is taken runs elsewhere until it is given back; and what a vCPU gets is
-//! looked at every few seconds, not all the time.
+//! Stragglers and spare vCPUs of a stack are judged as the scheduler would (`policy/guest/rwc.h`), and
+//! excluded from the machine's services and users through systemd's own `AllowedCPUs`: what an
+//! administrator would do by hand, and undo the same way. It is the lesser mode. A cpuset knows no
+//! scheduling classes, so SCHED_IDLE tasks have to leave, too. A task that was pinned to an excluded
+//! vCPU runs elsewhere until the vCPU is given back. Shares are sampled once a minute, not all the time.
 
 mod check;
 mod judge;
@@ -21,24 +21,25 @@ use tandem_probe::{share, sys::Policy, vtop};
 pub(crate) use units::UNITS;
 use units::{Limits, Systemctl};
 
-/// A sample of all vCPUs, at best effort, and the time from one to the next: one percent. The first ones follow at once.
-/// In a shorter one the kernel's account of steal is too coarse, and of a vCPU that is hardly ever there nothing else tells.
+/// Length of a sample of all vCPUs, as SCHED_IDLE, and the time from one to the next: one percent. The
+/// first ones follow at once. In a shorter sample the kernel's account of steal is too coarse, and for a
+/// vCPU that hardly ever runs there is no other source.
 const SAMPLE: Duration = Duration::from_millis(600);
 const PAUSE: Duration = Duration::from_secs(60);
 const FIRST_SAMPLES: u32 = 3;
-/// Time from one look at the topology to the next, and how long one may take.
+/// Time from one probe of the topology to the next, and how long one may take.
 const TOPOLOGY_EVERY: Duration = Duration::from_secs(300);
 const TOPOLOGY: Duration = Duration::from_secs(1);
-/// How often it is looked whether to end.
+/// How often it checks whether to end.
 const STEP: Duration = Duration::from_millis(200);
-/// What the units had before, for whoever comes after a crash.
+/// The previous settings of the units, for the next start after a crash.
 const STATE_FILE: &str = "/run/tandem/cpuset.json";
 
-/// Probes and limits until asked to stop; then everything is as it was.
+/// Probes and limits until asked to stop; then restores everything.
 ///
 /// # Errors
-/// systemd does not run here or refuses, a sched_ext scheduler is loaded, no root, or the daemon itself is in a
-/// unit that it would limit.
+/// systemd does not run here or refuses, a sched_ext scheduler is loaded, the user is not root, or the
+/// daemon itself is in a unit that it would limit.
 pub fn serve() -> Result<(), GuestError> {
     check::check(sys::is_root())?;
     let mut limits = Limits::recover(Systemctl, Path::new(STATE_FILE))?;
@@ -47,7 +48,7 @@ pub fn serve() -> Result<(), GuestError> {
     ended.and(restored)
 }
 
-/// Gives back what a daemon that was killed has left behind.
+/// Restores what a daemon that was killed has left behind.
 ///
 /// # Errors
 /// systemd refuses, or its state cannot be read.
@@ -91,7 +92,7 @@ fn supervise(limits: &mut Limits<Systemctl>) -> Result<(), GuestError> {
     Ok(())
 }
 
-/// vCPUs that share a hardware thread. What cannot be measured is not known to.
+/// vCPUs that share a hardware thread. If that cannot be measured, none.
 fn stacks_of(online: &[usize]) -> Vec<Vec<usize>> {
     if online.len() < 2 {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! systemd's `AllowedCPUs` of the units that hold services, users and machines: set for the time being, put back as
-//! they were, also after a crash.
+//! systemd's `AllowedCPUs` of the units that hold services, users and machines: set while the daemon
+//! runs, and restored, also after a crash.
 
 use crate::GuestError;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use tandem_probe::kernel::format_list;
 /// Units below the root that hold what runs on a machine. The daemon must be in none of them.
 pub(crate) const UNITS: [&str; 3] = ["system.slice", "user.slice", "machine.slice"];
 
-/// Whoever keeps `AllowedCPUs`.
+/// Reads and sets `AllowedCPUs`.
 pub(super) trait Keeper {
     /// The list as the unit has it; empty: all.
     fn allowed(&self, unit: &str) -> Result<String, GuestError>;
@@ -20,7 +20,7 @@ pub(super) trait Keeper {
     fn allow(&self, unit: &str, list: &str) -> Result<(), GuestError>;
 }
 
-/// systemd by its own tool.
+/// systemd, through its own tool.
 #[derive(Debug)]
 pub(super) struct Systemctl;
 
@@ -47,7 +47,7 @@ impl Keeper for Systemctl {
     }
 }
 
-/// What the units had before.
+/// The previous settings of the units.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Before(BTreeMap<String, String>);
 
@@ -59,7 +59,7 @@ pub(super) struct Limits<K: Keeper> {
 }
 
 impl<K: Keeper> Limits<K> {
-    /// Puts back what an earlier daemon has left, and begins without limits.
+    /// Restores what an earlier daemon has left, and begins without limits.
     pub(super) fn recover(keeper: K, file: &Path) -> Result<Self, GuestError> {
         let mut limits = Self { keeper, file: file.to_path_buf(), before: Before::default() };
         match std::fs::read_to_string(file) {
@@ -79,8 +79,8 @@ impl<K: Keeper> Limits<K> {
         GuestError::CpusetState { path: self.file.clone(), reason }
     }
 
-    /// From now on the units may use `wanted` of `online` only: what the administrator has allowed them, as far as it
-    /// lies therein. A unit of which nothing would be left stays as it is.
+    /// From now on the units may use only `wanted` of `online`, as far as the administrator has allowed
+    /// them. A unit for which nothing would be left stays as it is.
     pub(super) fn apply(&mut self, online: &[usize], wanted: &[usize]) -> Result<(), GuestError> {
         if wanted == online {
             return self.release();
@@ -89,7 +89,7 @@ impl<K: Keeper> Limits<K> {
             for unit in UNITS {
                 self.before.0.insert(unit.into(), self.keeper.allowed(unit)?);
             }
-            // Before anything is changed: whoever comes after a crash must know.
+            // Before anything is changed: the next start after a crash needs it.
             let text = serde_json::to_string(&self.before).map_err(|error| self.state(error.to_string()))?;
             self.file
                 .parent()
@@ -112,7 +112,7 @@ impl<K: Keeper> Limits<K> {
         Ok(())
     }
 
-    /// Everything is as it was. What fails is tried for all units, and told.
+    /// Restores everything. If one unit fails the others are still tried, and the error is returned.
     pub(super) fn release(&mut self) -> Result<(), GuestError> {
         let mut failed = Ok(());
         for (unit, before) in &self.before.0 {
@@ -178,7 +178,7 @@ mod tests {
         limits.apply(&[0, 1, 2, 3], &[0, 1, 2]).unwrap();
         assert_eq!(fake.lists.borrow()["system.slice"], "0-2");
         assert_eq!(fake.lists.borrow()["user.slice"], "0,2");
-        // Nothing would be left of it.
+        // Nothing would be left for it.
         limits.apply(&[0, 1, 2, 3], &[1]).unwrap();
         assert_eq!(fake.lists.borrow()["system.slice"], "1");
         assert_eq!(fake.lists.borrow()["user.slice"], "0 2-3");

@@ -24,7 +24,7 @@ pub struct Args {
     /// SCHED_FIFO priority; 0 stays in the normal class
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=99))]
     prio: u32,
-    /// Latencies from here on, in microseconds, count as the maximum
+    /// Latencies of at least this, in microseconds, count as the maximum
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     limit_us: u32,
 }
@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> Result<Value> {
     }))
 }
 
-/// The histograms of all threads in one.
+/// The merged histograms of all threads.
 #[derive(Debug)]
 struct Latencies {
     /// Latency in microseconds and its number of cycles, ascending.
@@ -109,7 +109,7 @@ impl Latencies {
         self.max_us
     }
 
-    /// Overflows enter with the maximum, so that the mean is not flattered.
+    /// Overflows enter with the maximum, so that the mean is not too low.
     fn mean_us(&self) -> f64 {
         let within: f64 =
             self.counts.iter().map(|&(latency_us, count)| latency_us as f64 * count as f64).sum();

@@ -1,8 +1,8 @@
 //! The guard: a second process of the kit that outlives it by a moment and removes what it left behind.
 //!
-//! `PR_SET_PDEATHSIG` reaches only the program that the kit started, not the processes that the program started in
-//! turn; and a kit that is killed runs no code of its own. The guard reads from a pipe what there is to remove. The
-//! pipe ends when the kit does, by whatever means.
+//! `PR_SET_PDEATHSIG` reaches only the program that the kit started, not that program's own children, and a kit that
+//! is killed runs no cleanup code. The guard reads from a pipe what it has to remove. The pipe is closed when the kit
+//! ends, however it ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -21,15 +21,15 @@ use crate::sys;
 /// The hidden subcommand that runs [`watch`].
 pub const SUBCOMMAND: &str = "guard";
 
-/// The guard of this process, if one was started. Programs can be run without, as the unit tests do.
+/// The guard of this process, if one was started. Programs can run without it, as in the unit tests.
 static GUARD: Mutex<Option<Child>> = Mutex::new(None);
 
-/// What the guard is told, one JSON line each.
+/// Messages to the guard, one JSON line each.
 #[derive(Debug, Serialize, Deserialize)]
 enum Notice {
     /// A process group to end.
     Group(u32),
-    /// A process group that has ended; its number may belong to others soon.
+    /// A process group that has ended; its number may be reused.
     GroupGone(u32),
     /// A directory to remove.
     Dir(PathBuf),
@@ -37,10 +37,10 @@ enum Notice {
 
 /// Starts the guard.
 pub fn start() -> Result<()> {
-    // Without /proc the name we were called by has to do.
+    // Without /proc, use the name with which the kit was called.
     let own = std::env::current_exe().ok().or_else(|| std::env::args_os().next().map(PathBuf::from));
     let mut command = Command::new(own.context("cannot find my own executable")?);
-    // A group of its own, so that a signal to the kit's group leaves the guard to do its work.
+    // A separate process group, so that a signal to the kit's group does not reach the guard.
     command.arg(SUBCOMMAND).process_group(0).stdin(Stdio::piped());
     *lock(&GUARD) = Some(command.spawn().context("cannot start the guard process")?);
     Ok(())
@@ -50,22 +50,22 @@ pub fn start() -> Result<()> {
 pub fn stop() {
     if let Some(mut guard) = lock(&GUARD).take() {
         drop(guard.stdin.take());
-        // Best effort: a guard that is already gone is what we want.
+        // An error means that the guard has already ended, which is fine.
         let _ = guard.wait();
     }
 }
 
-/// Has the guard end this process group after us.
+/// Has the guard end this process group after the kit.
 pub fn note_group(group: u32) -> Result<()> {
     tell(&Notice::Group(group))
 }
 
-/// The group has been ended.
+/// Tells the guard that the group has ended.
 pub fn forget_group(group: u32) -> Result<()> {
     tell(&Notice::GroupGone(group))
 }
 
-/// Has the guard remove this directory after us.
+/// Has the guard remove this directory after the kit.
 pub fn note_dir(dir: &Path) -> Result<()> {
     tell(&Notice::Dir(dir.to_owned()))
 }
@@ -78,7 +78,7 @@ fn tell(notice: &Notice) -> Result<()> {
     Ok(())
 }
 
-/// What the guard process does: remember until the end of `notices`, then remove.
+/// The guard process: collects notices until their end, then ends the groups and removes the directories.
 pub fn watch(notices: impl Read) {
     let (mut groups, mut dirs) = (Vec::new(), Vec::new());
     for line in BufReader::new(notices).lines().map_while(Result::ok) {
@@ -86,7 +86,7 @@ pub fn watch(notices: impl Read) {
             Ok(Notice::Group(group)) => groups.push(group),
             Ok(Notice::GroupGone(group)) => groups.retain(|&other| other != group),
             Ok(Notice::Dir(dir)) => dirs.push(dir),
-            // A line cut off by the end of the kit.
+            // A line that was cut off when the kit ended.
             Err(_) => {}
         }
     }
@@ -94,7 +94,7 @@ pub fn watch(notices: impl Read) {
     dirs.iter().for_each(|dir| remove(dir));
 }
 
-/// Tries for a while: a process that is just being killed may still create a file.
+/// Retries for a while: a process that is being killed may still create a file.
 fn remove(dir: &Path) {
     for _ in 0..50 {
         if std::fs::remove_dir_all(dir).is_ok() || !dir.exists() {

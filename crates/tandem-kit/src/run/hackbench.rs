@@ -1,4 +1,4 @@
-//! hackbench: groups of senders and receivers; how long all messages take.
+//! hackbench: groups of senders and receivers, and the time that all messages take.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub struct Args {
     /// Processes instead of threads
     #[arg(long)]
     processes: bool,
-    /// Longest time to wait, in seconds
+    /// Time limit in seconds
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=3600))]
     timeout_secs: u32,
 }

@@ -39,7 +39,7 @@ pub enum Program {
     Pbzip2(pbzip2::Args),
 }
 
-/// The subcommand that the kit calls itself with, see [`watch_over_kit`].
+/// The subcommand with which the kit starts its second process, see [`watch_over_kit`].
 pub const GUARD_SUBCOMMAND: &str = guard::SUBCOMMAND;
 
 /// The kit's second process: waits for the end of the kit and removes what it left behind.

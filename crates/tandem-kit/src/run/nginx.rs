@@ -16,8 +16,8 @@ use super::{server, wrk};
 use crate::arguments::{self, MAX_THREADS};
 use crate::sys;
 
-/// User and group number of `nobody`. As root, nginx would look up its user by name, which fails on a system
-/// without a user data base; started as an ordinary user it looks up nothing.
+/// User and group number of `nobody`. As root, nginx would look up its user by name, which fails on a system without a
+/// user data base. Started as an ordinary user it looks up nothing.
 const NOBODY: u32 = 65534;
 
 /// Arguments of `run nginx`.
@@ -32,8 +32,8 @@ pub struct Args {
     /// Worker processes of nginx
     #[arg(long, visible_alias = "threads", default_value_t = arguments::available_cpus(), value_parser = clap::value_parser!(u32).range(1..=MAX_THREADS))]
     workers: u32,
-    /// Let the kernel spread the connections over the workers, instead of leaving each one, and all of its requests, to
-    /// whichever worker is there first (listen ... reuseport)
+    /// Let the kernel spread the connections over the workers (listen ... reuseport). Without it the first worker that
+    /// accepts a connection serves all of its requests
     #[arg(long)]
     spread: bool,
     /// Threads of wrk; at most one per connection
@@ -91,14 +91,14 @@ pub fn run(args: &Args) -> Result<Value> {
     Ok(Value::Object(report))
 }
 
-/// A server of one directory that writes nowhere else.
+/// Configuration of a server that serves one directory and writes nowhere else.
 fn configuration(args: &Args, dir: &Path, port: u16) -> String {
     let dir = dir.display();
     let mut text = format!(
         "daemon off;\nmaster_process on;\nworker_processes {};\nerror_log stderr error;\npid {dir}/nginx.pid;\n\
          events {{ worker_connections {}; }}\nhttp {{\n  access_log off;\n  keepalive_requests 1000000000;\n",
         args.workers,
-        // Each worker may get them all; a few more for the listening sockets.
+        // One worker may get all connections; a few more for the listening sockets.
         args.connections + 64,
     );
     for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {

@@ -1,14 +1,14 @@
-//! Small tools for reading the output of other programs, which is untrusted and differs between versions.
+//! Helpers for parsing the output of other programs, which is untrusted and differs between versions.
 
 use anyhow::{Context, Result};
 
-/// The number right after `label`, wherever in the text it stands, e.g. `Time: 1.25`.
+/// The number right after `label`, anywhere in the text, e.g. `Time: 1.25`.
 pub fn number_after(text: &str, label: &str) -> Option<f64> {
     let at = text.find(label)? + label.len();
     leading_number(text[at..].trim_start())
 }
 
-/// As [`number_after`], but its absence is an error that names program and label.
+/// As [`number_after`], but a missing number is an error that names program and label.
 pub fn expect_number_after(text: &str, label: &str, program: &str) -> Result<f64> {
     number_after(text, label).with_context(|| format!("{program}: no number after \"{label}\" in its output"))
 }
@@ -20,7 +20,7 @@ pub fn leading_number(text: &str) -> Option<f64> {
     text[..end].parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// Three digits after the point: more would pretend to a precision that no latency has.
+/// Rounds to three digits after the point: no latency is more precise.
 pub fn round3(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

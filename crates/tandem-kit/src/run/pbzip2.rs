@@ -1,4 +1,4 @@
-//! pbzip2: parallel compression of data that is the same in every run.
+//! pbzip2: parallel compression of the same data in every run.
 
 use std::process::Command;
 use std::time::Duration;
@@ -18,13 +18,13 @@ pub struct Args {
     /// Number of compressing threads
     #[arg(long, default_value_t = arguments::available_cpus(), value_parser = clap::value_parser!(u32).range(1..=MAX_THREADS))]
     threads: u32,
-    /// Size of the data in MiB; held in memory twice
+    /// Size of the data in MiB; it is in memory twice
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     mib: u32,
     /// Size of a block in units of 100 kB; a thread works on one at a time
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=9))]
     block: u32,
-    /// Longest time to wait, in seconds
+    /// Time limit in seconds
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=3600))]
     timeout_secs: u32,
 }
@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<Value> {
     let bytes = (args.mib as usize) << 20;
     let input = dir.write("data", compressible(bytes))?;
     let mut command = Command::new(program);
-    // -b is the unit of work handed to a thread, -1 to -9 the block of the compression itself.
+    // -b is the unit of work for a thread, -1 to -9 the block size of the compression itself.
     command.args(["-k", "-c", "-q", &format!("-p{}", args.threads)]);
     command
         .args([format!("-b{}", args.block), format!("-{}", args.block)])
@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> Result<Value> {
     }))
 }
 
-/// Text-like data: random picks from a vocabulary, so that it compresses, but not to nothing.
+/// Text-like data: random words from a vocabulary, so that it is compressible, but not trivially.
 fn compressible(bytes: usize) -> Vec<u8> {
     const WORDS: u64 = 4096;
     let (words, picks) = (Stream::new(1, 0), Stream::new(1, 1));

@@ -1,5 +1,5 @@
-//! Programs that the kit starts. None of them, nor any process or file that they made, outlives the kit: they are
-//! ended when their handle is dropped, and by the guard when the kit itself ends before that.
+//! Programs that the kit starts. Neither they nor any process or file that they created outlive the kit: dropping the
+//! handle ends and removes them, and the guard does so if the kit ends before that.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -16,19 +16,19 @@ use super::guard;
 use crate::crew::lock;
 use crate::sys;
 
-/// Where servers and tools lie when PATH does not name their directory (often the case for non-login shells).
+/// Directories of servers and tools that PATH may lack (often the case for non-login shells).
 const FALLBACK_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// More output than this is read but not kept; the largest expected is a cyclictest histogram of a few MiB.
+/// Output beyond this is read but not kept. The largest expected output is a cyclictest histogram of a few MiB.
 const MAX_OUTPUT_BYTES: usize = 64 << 20;
 
-/// How long a program may take to end after it was asked to.
+/// Time that a program gets to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How often the state of a program is looked at once its output has ended.
+/// How often the state of a program is polled once its output has ended.
 const POLL: Duration = Duration::from_millis(2);
 
-/// A directory of this run alone.
+/// A private directory of this run.
 pub struct PrivateDir {
     dir: tempfile::TempDir,
 }
@@ -63,13 +63,13 @@ pub fn find_program(name: &str, package: &str) -> Result<PathBuf> {
     found.next().with_context(|| format!("{name} is not installed (Debian package {package})"))
 }
 
-/// What a finished program wrote.
+/// Output and run time of a finished program.
 pub struct Output {
     pub stdout: String,
     pub elapsed: Duration,
 }
 
-/// A program that runs.
+/// A running program.
 pub struct Running {
     name: String,
     child: Child,
@@ -87,7 +87,7 @@ pub enum Stdout {
     Discarded,
 }
 
-/// Runs a program to its end.
+/// Runs a program and waits for its end.
 ///
 /// # Errors
 /// It cannot be started, does not end within `timeout`, or ends with a status other than 0.
@@ -138,7 +138,7 @@ impl Running {
     /// Waits for the program to end by itself.
     ///
     /// # Errors
-    /// It does not within `timeout`, or its status is not 0; the last thing it said is in the error.
+    /// It does not end within `timeout`, or its status is not 0. The error contains its last line of output.
     pub fn finish(mut self, timeout: Duration) -> Result<Output> {
         if !self.wait_for_exit(timeout)? {
             bail!("{} did not end within {} s and was stopped", self.name, timeout.as_secs_f64().round());
@@ -149,7 +149,7 @@ impl Running {
         Ok(Output { stdout: text_of(&self.stdout), elapsed })
     }
 
-    /// An error if the program has ended.
+    /// Fails if the program has ended.
     pub fn ensure_alive(&mut self) -> Result<()> {
         if sys::has_exited(self.child.id())? {
             let status = self.reap()?;
@@ -160,7 +160,7 @@ impl Running {
 
     fn wait_for_exit(&self, timeout: Duration) -> Result<bool> {
         let deadline = Instant::now() + timeout;
-        // Sleeping until the output ends costs the measured machine nothing; only the very end is polled.
+        // Sleeping until the output ends costs the measured machine nothing. Only the end itself is polled.
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.ended_streams.recv_timeout(left) {
@@ -178,22 +178,22 @@ impl Running {
         Ok(true)
     }
 
-    /// Ends what is left of the process group and waits until all of it is gone, then takes the exit status.
+    /// Kills the rest of the process group, waits until all of it is gone, and returns the exit status.
     fn reap(&mut self) -> Result<ExitStatus> {
         let group = self.child.id();
         sys::kill_group(group);
-        // Before the leader is reaped: after that the number may belong to others. A guard that is gone has
-        // forgotten already.
+        // Before the leader is reaped: after that the number may be reused. An error means that the guard has ended,
+        // which is fine.
         let _ = guard::forget_group(group);
         let status = self.child.wait().with_context(|| format!("cannot wait for {}", self.name))?;
         sys::reap_group(group);
         self.reaped = true;
-        // Everything that could write is gone: the readers are about to see the end.
+        // All writers are gone, so the readers are about to reach the end.
         while self.ended_streams.recv_timeout(GRACE).is_ok() {}
         Ok(status)
     }
 
-    /// The last line that says something, for an error message.
+    /// The last line that is not empty, for an error message.
     fn last_words(&self) -> String {
         let (stderr, stdout) = (text_of(&self.stderr), text_of(&self.stdout));
         let last =
@@ -207,14 +207,14 @@ impl Drop for Running {
         if self.reaped {
             return;
         }
-        // Asked first, so that a server removes its own things; an error here leaves only the hard way.
+        // SIGTERM first, so that a server cleans up. If it does not end, SIGKILL follows.
         sys::terminate_group(self.child.id());
         let _ = self.wait_for_exit(GRACE);
         let _ = self.reap();
     }
 }
 
-/// Keeps what comes from `stream`. The sender is dropped at its end, which is the signal.
+/// Collects the data of `stream`. Dropping the sender signals its end.
 fn read_in_background(
     mut stream: impl Read + Send + 'static,
     into: &Arc<Mutex<Vec<u8>>>,

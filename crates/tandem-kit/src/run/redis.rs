@@ -24,7 +24,7 @@ pub struct Args {
     /// Connections that are kept busy
     #[arg(long, visible_alias = "threads", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
-    /// Longest time to wait, in seconds
+    /// Time limit in seconds
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=3600))]
     timeout_secs: u32,
 }
@@ -74,8 +74,8 @@ pub fn run(args: &Args) -> Result<Value> {
     Ok(Value::Object(report))
 }
 
-/// Reads the table of redis-benchmark by the names in its first line. Versions before 6.2 print no such line, and
-/// only the name of the test and its rate.
+/// Parses the table of redis-benchmark by the names in its first line. Versions before 6.2 print no such line, only the
+/// name of the test and its rate.
 fn parse(text: &str) -> Result<Map<String, Value>> {
     let mut lines = text.lines().map(cells).filter(|cells| cells.len() >= 2);
     let first = lines.next().context("redis-benchmark: no table in its output; is the test's name right?")?;

@@ -31,7 +31,7 @@ pub struct Args {
     /// measure it on CPU 0 first, which takes seconds and depends on what else runs there
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     ns_per_loop: u32,
-    /// One of the workloads that the simulator is validated with, as it is, instead of periodic threads
+    /// Run one of the workloads that validate the simulator, unchanged, instead of periodic threads
     #[arg(long, conflicts_with_all = ["threads", "secs", "run_us", "period_us", "ns_per_loop"])]
     workload: Option<String>,
 }
@@ -57,7 +57,7 @@ workloads!(
     "weights"
 );
 
-/// Loops per second, wake-ups and length of work of a workload file's tasks.
+/// Runs a workload file: loops per second, wake-ups and length of work of its tasks.
 fn run_file(name: &str) -> Result<Value> {
     let names = || WORKLOADS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     let (_, text) = WORKLOADS
@@ -136,12 +136,12 @@ fn configuration(args: &Args) -> Value {
     })
 }
 
-/// The texts of all threads' logs.
+/// The logs of all threads.
 fn logs(dir: &Path) -> Result<Vec<String>> {
     Ok(named_logs(dir)?.into_iter().map(|(_, text)| text).collect())
 }
 
-/// The same with the names of the threads, in their order.
+/// The logs of all threads with the threads' names, ordered by name.
 fn named_logs(dir: &Path) -> Result<Vec<(String, String)>> {
     let mut texts = Vec::new();
     for entry in std::fs::read_dir(dir).context("cannot list rt-app's logs")? {

@@ -1,4 +1,4 @@
-//! What the server workloads have in common: a free port on the loopback interface and waiting for the server.
+//! Common parts of the server workloads: a free port on the loopback interface and waiting for the server.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -9,12 +9,12 @@ use anyhow::{bail, Context, Result};
 use super::process::Running;
 use crate::sys;
 
-/// Time for a server to come up; generous, because emulated machines are slow.
+/// Start-up limit of a server. It is generous, because emulated machines are slow.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Brings the loopback interface up if need be, and finds a port that nobody listens on.
+/// Brings the loopback interface up if necessary, and finds an unused port.
 pub fn free_port() -> Result<u16> {
-    // Without privilege the interface cannot be changed; if it is down, the next line says so.
+    // Without privilege the interface cannot be changed. If it is down, the next line fails.
     let _ = sys::loopback_up();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on 127.0.0.1")?;
     Ok(listener.local_addr().context("cannot read the port of 127.0.0.1")?.port())

@@ -1,4 +1,4 @@
-//! stress-ng: one stressor, by its own count of operations.
+//! stress-ng: one stressor, measured by its own count of operations.
 
 use std::time::Duration;
 
@@ -45,8 +45,8 @@ pub fn run(args: &Args) -> Result<Value> {
         args.instances.to_string(),
         "--timeout".to_owned(),
         format!("{}s", args.secs),
-        // The same draws in every run: with a seed of its own each run of mmap does other operations, and their cost
-        // differs more than the schedulers do.
+        // The same random numbers in every run: with a different seed each run of mmap does other operations, and their
+        // cost differs more than the schedulers do.
         "--no-rand-seed".to_owned(),
         "--metrics-brief".to_owned(),
         "--temp-path".to_owned(),
@@ -77,7 +77,7 @@ struct Metrics {
 }
 
 impl Metrics {
-    /// Reads the stressor's entry of the report. The report is flat enough for reading by lines.
+    /// Parses the stressor's entry of the report. The report is flat enough to be parsed by lines.
     fn parse(text: &str, stressor: &str) -> Result<Self> {
         let (mut ops, mut ops_per_s, mut inside) = (None, None, false);
         for line in text.lines() {

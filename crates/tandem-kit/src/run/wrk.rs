@@ -1,14 +1,14 @@
 //! wrk's report.
 //!
-//! wrk prints 50, 75, 90 and 99 %; a script of ours adds a line with all the percentiles that the kit reports.
-//! Should a version of wrk not run it, what wrk prints by itself is taken.
+//! wrk prints 50, 75, 90 and 99 %. The kit's script adds a line with all the percentiles that the kit reports. If a
+//! version of wrk does not run it, the percentiles that wrk itself prints are used.
 
 use anyhow::{ensure, Result};
 use serde_json::{json, Map, Value};
 
 use super::output::{expect_number_after, leading_number, number_after, round3};
 
-/// Begins the line that our script prints.
+/// Prefix of the line that the kit's script prints.
 const MARK: &str = "tandem-latency-us";
 
 /// The script for `wrk -s`.
@@ -37,7 +37,7 @@ pub fn parse(text: &str) -> Result<Map<String, Value>> {
     Ok(report)
 }
 
-/// Our script's line.
+/// Percentiles from the line of the kit's script.
 fn scripted(text: &str) -> Map<String, Value> {
     let line = text.lines().find_map(|line| line.strip_prefix(MARK)).unwrap_or_default();
     line.split_whitespace()

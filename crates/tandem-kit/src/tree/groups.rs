@@ -1,4 +1,4 @@
-//! cgroups on disk: made, filled, read and removed.
+//! Creates, fills, reads and removes cgroups.
 
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use super::spec::GroupSpec;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// A tree of cgroups that goes when this goes.
+/// A tree of cgroups, removed when this value is dropped.
 pub struct Groups {
     top: PathBuf,
 }
 
 impl Groups {
-    /// Creates the groups below one of its own, weights and limits set.
+    /// Creates the groups with their weights and limits, below a group of their own.
     ///
     /// # Errors
-    /// No cgroup v2, no cpu controller, or no right to use them.
+    /// No cgroup v2, no cpu controller, or no permission to use them.
     pub fn create(specs: &[GroupSpec]) -> Result<Self> {
         write(&Path::new(ROOT).join("cgroup.subtree_control"), "+cpu")?;
         let top = Path::new(ROOT).join(format!("tandem-tree-{}", std::process::id()));
@@ -49,7 +49,7 @@ impl Groups {
         self.top.join(&spec.path)
     }
 
-    /// Moves a process there, with all of its threads.
+    /// Moves a process with all of its threads into the group.
     pub fn add_process(&self, spec: &GroupSpec, pid: u32) -> Result<()> {
         write(&self.dir(spec).join("cgroup.procs"), &pid.to_string())
     }
@@ -64,7 +64,7 @@ impl Groups {
             .with_context(|| format!("{}: no usage_usec", path.display()))
     }
 
-    /// The same of all.
+    /// CPU time of all groups so far, microseconds.
     pub fn usage(&self, specs: &[GroupSpec]) -> Result<Vec<u64>> {
         specs.iter().map(|spec| self.usage_us(spec)).collect()
     }
@@ -72,7 +72,7 @@ impl Groups {
 
 impl Drop for Groups {
     fn drop(&mut self) {
-        // Whoever is still inside would keep the groups in place.
+        // Groups that still contain processes cannot be removed.
         let _ = std::fs::write(self.top.join("cgroup.kill"), "1");
         for _ in 0..100 {
             remove(&self.top);
@@ -84,7 +84,7 @@ impl Drop for Groups {
     }
 }
 
-/// Removes a group and those below; what is still in use stays.
+/// Removes a group and those below it. Groups that are in use stay.
 fn remove(dir: &Path) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

@@ -1,10 +1,10 @@
-//! What each group should get: progressive filling over the tree.
+//! Ideal share of each group: progressive filling over the tree.
 
 use super::spec::Tree;
 
-/// CPUs for each node of the tree on a machine of `cpus`: at every level by weight, but no group more than its
-/// limit or than its threads can use, one CPU each; what it cannot use goes to its siblings. Best effort gets
-/// what nobody else can use. Threads beside child groups weigh 100 each, as nice 0 does.
+/// CPUs for each node of the tree on a machine of `cpus`. At every level they are divided by weight. No group gets more
+/// than its limit, or than one CPU for each of its threads; what it cannot use goes to its siblings. SCHED_IDLE threads
+/// get what normal threads cannot use. Threads beside child groups weigh 100 each, as nice 0 does.
 pub fn fill(tree: &Tree, cpus: f64) -> Vec<f64> {
     let mut caps = vec![[0.0; 2]; tree.nodes.len()];
     cap(tree, 0, false, &mut caps);
@@ -16,7 +16,7 @@ pub fn fill(tree: &Tree, cpus: f64) -> Vec<f64> {
     shares
 }
 
-/// Most that a node can use: [by normal threads, by best-effort ones].
+/// Maximum that a node can use: [by normal threads, by SCHED_IDLE threads].
 fn cap(tree: &Tree, at: usize, idle_above: bool, caps: &mut [[f64; 2]]) -> [f64; 2] {
     let node = &tree.nodes[at];
     let idle = idle_above || node.idle;
@@ -36,7 +36,7 @@ fn give(tree: &Tree, at: usize, amount: f64, idle_class: bool, caps: &[[f64; 2]]
     let class = usize::from(idle_class);
     shares[at] += amount;
     let node = &tree.nodes[at];
-    // (weight, most it can use, node; none: the node's own threads)
+    // (weight, maximum that it can use, node; `None`: the node's own threads)
     let mut wanting: Vec<(f64, f64, Option<usize>)> =
         node.children.iter().map(|&c| (tree.nodes[c].weight, caps[c][class], Some(c))).collect();
     let own = f64::from(node.threads);
@@ -84,13 +84,13 @@ mod tests {
     #[test]
     fn weights_caps_limits_and_best_effort() {
         assert_eq!(shares(&["a=100x1", "b=300x1"], 1.0), [0.25, 0.75]);
-        // One thread is one CPU at most; the rest goes to the others.
+        // One thread uses one CPU at most; the rest goes to the other group.
         assert_eq!(shares(&["a=10000x1", "b=100x10"], 2.0), [1.0, 1.0]);
         assert_eq!(shares(&["a/x=100x1", "a/y=300x1", "b=100x2"], 1.0), [0.125, 0.375, 0.5]);
         assert_eq!(shares(&["a=100x4@10000/100000", "b=100x4"], 2.0), [0.1, 1.9]);
         assert_eq!(shares(&["a=idlex4", "b=100x1"], 2.0), [1.0, 1.0]);
         assert_eq!(shares(&["a=100x1", "b=100x1", "c=100x1"], 2.0), [0.667, 0.667, 0.667]);
-        // A limit above bounds all below.
+        // A parent's limit bounds all groups below it.
         assert_eq!(shares(&["a=100x0@50000/100000", "a/x=100x1", "a/y=400x1"], 2.0), [0.5, 0.1, 0.4]);
     }
 

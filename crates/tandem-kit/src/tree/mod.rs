@@ -1,4 +1,4 @@
-//! `tree`: CPU-bound threads in a tree of cgroups; what each group got, and what it should have got.
+//! `tree`: CPU-bound threads in a tree of cgroups; compares the share of each group with the ideal one.
 
 mod groups;
 mod ideal;
@@ -18,13 +18,14 @@ use spec::GroupSpec;
 /// Arguments of `tree`.
 #[derive(Parser)]
 pub struct Args {
-    /// A group as PATH=WEIGHTxTHREADS, e.g. a/b=300x2; weight 1-10000 or "idle"; with a limit @QUOTA/PERIOD in microseconds
+    /// A group as PATH=WEIGHTxTHREADS, e.g. a/b=300x2; weight 1-10000 or "idle"; with a limit @QUOTA/PERIOD in
+    /// microseconds
     #[arg(long = "group", value_name = "SPEC", required = true)]
     groups: Vec<GroupSpec>,
-    /// Duration of the measurement in seconds, after three of warming up
+    /// Duration of the measurement in seconds, after a warm-up of three seconds
     #[arg(long, default_value = "10", value_parser = arguments::seconds)]
     secs: f64,
-    /// Interval at which limited groups are watched, microseconds
+    /// Interval between two samples of limited groups, microseconds
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=100_000))]
     sample_us: u64,
 }
@@ -39,13 +40,13 @@ struct GroupReport {
     longest_overrun_ms: Option<f64>,
 }
 
-/// Run time from which on a share is judged, seconds: some hundred turns.
+/// Minimum run time for a share to be judged, seconds: about a hundred slices.
 const JUDGED_FROM_S: f64 = 0.3;
 
-/// Until all threads run: those of a light group have to share even the CPU time in which they are started.
+/// Time until all threads run: threads of a light group share little CPU time even while they are started.
 const WARM_UP: Duration = Duration::from_secs(3);
 
-/// The threads of one group: a process that ends with this one.
+/// The CPU-bound threads of one group: a process that ends with this one.
 struct Hogs(Child);
 
 impl Hogs {
@@ -61,13 +62,13 @@ impl Hogs {
 
 impl Drop for Hogs {
     fn drop(&mut self) {
-        // Already ended is what we want.
+        // An error means that it has already ended, which is fine.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Run time of a limited group over time: (ns since the start, ns of CPU).
+/// Samples of a limited group's run time: (ns since the start, ns of CPU time).
 type Trace = Vec<(u64, u64)>;
 
 pub fn run(args: &Args) -> Result<Value> {
@@ -109,10 +110,10 @@ pub fn run(args: &Args) -> Result<Value> {
             }
         })
         .collect();
-    // Watching limited groups costs CPU time, which the others feel and the limited ones do not.
+    // Sampling limited groups takes CPU time from the unlimited ones, not from the limited ones.
     let limits = reports.iter().zip(&args.groups).filter(|(_, spec)| spec.limit.is_some());
     let worst_limit = limits.map(|(report, _)| report.error_pct).fold(0.0, f64::max);
-    // A share of which a few turns fall into the measurement is known no better than to one of them.
+    // A share is known to one slice at best, so it is not judged if only a few slices fall into the measurement.
     let competing = || {
         reports.iter().zip(&args.groups).filter(|(report, spec)| {
             spec.threads > 0 && !spec.idle && report.ideal_cpus * args.secs >= JUDGED_FROM_S
@@ -132,7 +133,7 @@ pub fn run(args: &Args) -> Result<Value> {
     }))
 }
 
-/// Waits for the end, and follows the run time of limited groups meanwhile.
+/// Waits for the end, and samples the run time of limited groups meanwhile.
 fn watch(groups: &Groups, limited: &[&GroupSpec], args: &Args, started: Instant) -> Result<Vec<Trace>> {
     let mut traces: Vec<Trace> = vec![Vec::new(); limited.len()];
     let length = Duration::from_secs_f64(args.secs);
@@ -140,7 +141,7 @@ fn watch(groups: &Groups, limited: &[&GroupSpec], args: &Args, started: Instant)
         std::thread::sleep(length);
         return Ok(traces);
     }
-    // The watcher must not wait behind those whom it watches.
+    // The sampling thread must not wait behind the threads that it samples.
     sys::set_fifo_policy(10).context("becoming a real-time thread")?;
     while started.elapsed() < length {
         for (spec, trace) in limited.iter().zip(&mut traces) {
@@ -152,9 +153,8 @@ fn watch(groups: &Groups, limited: &[&GroupSpec], args: &Args, started: Instant)
     Ok(traces)
 }
 
-/// By how much the group exceeded its quota in the worst period, milliseconds. Where periods begin is not known:
-/// the phase that fits best is taken, and the same one throughout. A debt that a period starts with is no overrun
-/// of that period.
+/// By how much the group exceeded its quota in the worst period, milliseconds. Where periods begin is not known: the
+/// phase that fits best is used for all periods. A debt at the start of a period is not an overrun of that period.
 fn longest_overrun_ms(trace: &Trace, quota_us: u64, period_us: u64) -> f64 {
     const PHASES: u64 = 20;
     let period_ns = period_us * 1000;
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn an_overrun_is_found_at_the_phase_of_the_periods() {
-        // 10 ms of 40 at the start of each period, which begins 13 ms after the trace; once it is 14.
+        // 10 ms of 40 at the start of each period; the first period begins 13 ms after the trace. Once it is 14 ms.
         let mut trace = Trace::new();
         let mut used = 0;
         for ms in 0..1000u64 {

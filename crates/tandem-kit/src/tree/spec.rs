@@ -1,4 +1,4 @@
-//! How a tree of groups is written on the command line.
+//! Notation of a tree of groups on the command line.
 
 use anyhow::{ensure, Result};
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ impl FromStr for GroupSpec {
         let limit = limit.map(|limit| {
             let (quota, period) = limit.split_once('/')?;
             let (quota, period) = (quota.parse::<u64>().ok()?, period.parse::<u64>().ok()?);
-            // What the kernel accepts.
+            // The kernel's limits.
             (quota >= 1000 && (1000..=1_000_000).contains(&period)).then_some((quota, period))
         });
         if limit == Some(None) {
@@ -67,13 +67,13 @@ impl FromStr for GroupSpec {
 pub struct Node {
     /// Weight among its siblings.
     pub weight: f64,
-    /// Best effort.
+    /// SCHED_IDLE (cpu.idle).
     pub idle: bool,
     /// Threads of its own.
     pub threads: u32,
-    /// Most CPUs that it may use.
+    /// Maximum number of CPUs that it may use.
     pub limit_cpus: f64,
-    /// Numbers of the nodes below.
+    /// Numbers of its child nodes.
     pub children: Vec<usize>,
 }
 
@@ -87,7 +87,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Puts the groups together; a group that is only named in a path gets weight 100.
+    /// Builds the tree. A group that is only named in a path gets weight 100.
     ///
     /// # Errors
     /// A group is given twice.

@@ -1,4 +1,4 @@
-//! A core made of numbers: its speed, when the host lets it run, its interrupts, and a clock that may jump.
+//! An emulated core: its speed, its preemption pattern, its interrupts, and a clock that may jump.
 
 use super::Random;
 use crate::core::{Core, SchedStat};
@@ -9,19 +9,19 @@ const BLOCK_NS: f64 = 12_000.0;
 /// The core.
 #[derive(Debug, Clone)]
 pub struct EmulatedCore {
-    /// Work per time; 1 is the usual.
+    /// Work per time; 1 is the usual speed.
     pub speed: f64,
-    /// The host lets it run for so long, ns, ...
+    /// Time between two preemption intervals, ns.
     pub on_ns: u64,
-    /// ... then takes it away for so long, ns. 0: never.
+    /// Preemption interval, ns. 0: it is never preempted.
     pub off_ns: u64,
     /// Both are exponentially distributed with these means.
     pub irregular: bool,
-    /// Does the guest's kernel know what the host took?
+    /// Does the guest's kernel know the steal?
     pub reports_steal: bool,
-    /// Every so many ns an interrupt of 20 us. 0: none.
+    /// Interval between two interrupts of 20 us, ns. 0: none.
     pub interrupt_every_ns: u64,
-    /// At this time the clock jumps by so many ns, back if negative.
+    /// A time, and the number of ns by which the clock jumps then (back if negative).
     pub jump: Option<(u64, i64)>,
     time_ns: u64,
     left_ns: u64,
@@ -31,7 +31,7 @@ pub struct EmulatedCore {
 }
 
 impl EmulatedCore {
-    /// A core that runs always, at speed 1.
+    /// A core that always runs, at speed 1.
     pub fn new(seed: u64) -> Self {
         Self {
             speed: 1.0,
@@ -49,12 +49,12 @@ impl EmulatedCore {
         }
     }
 
-    /// The same with turns.
+    /// A core at speed 1 that is preempted periodically.
     pub fn with_turns(seed: u64, on_ns: u64, off_ns: u64) -> Self {
         Self { on_ns, off_ns, left_ns: on_ns, ..Self::new(seed) }
     }
 
-    /// Time the host has taken so far, ns: the truth.
+    /// True steal so far, ns.
     pub fn stolen_ns(&self) -> u64 {
         self.stolen_ns
     }
@@ -69,7 +69,7 @@ impl EmulatedCore {
         (-(1.0 - unit).ln() * mean_ns as f64) as u64
     }
 
-    /// Lets the core run for so long.
+    /// Lets the core run for this long.
     fn run(&mut self, mut ns: u64) {
         while ns > 0 {
             if self.off_ns > 0 && self.left_ns == 0 {
@@ -98,7 +98,7 @@ impl Core for EmulatedCore {
         }
     }
 
-    /// The host goes on with its turns meanwhile, and may just have the core then.
+    /// The preemption pattern continues meanwhile, so the core may be preempted at that time.
     fn sleep_until(&mut self, due_ns: u64) {
         while self.time_ns < due_ns {
             if self.off_ns > 0 && self.left_ns == 0 {

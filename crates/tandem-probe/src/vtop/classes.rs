@@ -1,22 +1,22 @@
-//! Latencies to classes, by where this machine's own latencies leave gaps.
+//! Classifies latencies by the gaps between this machine's own latencies.
 
 use serde::{Deserialize, Serialize};
 
 /// Two latencies further apart than this factor belong to different classes.
 const GAP: f64 = 1.55;
-/// A sibling on the same core passes a line within so many atomic operations on its own cache.
+/// A sibling on the same core passes a line within the time of this many atomic operations on its own cache.
 const SIBLING_OPERATIONS: f64 = 7.0;
-/// More levels than this nobody builds; the widest gaps stay.
+/// Maximum number of levels: no machine has more. The widest gaps are kept.
 const MOST: usize = 4;
 
 /// Upper limits of the classes, ascending; the last is unlimited.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Classes {
-    /// Between one class and the next, ns.
+    /// Limits between adjacent classes, ns.
     limits: Vec<f64>,
-    /// Does the nearest class lie so near that it can only be another thread of the same core?
+    /// Is the nearest class so near that it can only be threads of one core?
     nearest_is_smt: bool,
-    /// How many latencies each class has.
+    /// Number of latencies in each class.
     members: Vec<usize>,
 }
 
@@ -49,7 +49,7 @@ impl Classes {
         self.limits.partition_point(|limit| *limit < latency_ns)
     }
 
-    /// How many there are.
+    /// Number of classes.
     pub fn count(&self) -> usize {
         self.limits.len() + 1
     }
@@ -59,13 +59,13 @@ impl Classes {
         self.nearest_is_smt
     }
 
-    /// Is this class so small that it may be made of disturbed measurements? What is built into a machine concerns
-    /// more than one pair, and in a large one more than a few.
+    /// Is this class so small that it may consist of disturbed measurements? A property of the hardware shows in more
+    /// than one pair, and on a large machine in more than a few.
     pub fn is_doubtful(&self, class: usize, cpus: usize) -> bool {
         self.members.get(class).is_none_or(|members| *members <= 1 || members * 8 < cpus)
     }
 
-    /// How far a latency is from the nearest limit, as a factor; infinite where there is one class only.
+    /// Distance of a latency from the nearest limit, as a factor; infinite if there is only one class.
     pub fn margin(&self, latency_ns: f64) -> f64 {
         let distance = |limit: &f64| (latency_ns / limit).max(limit / latency_ns);
         self.limits.iter().map(distance).fold(f64::INFINITY, f64::min)

@@ -1,46 +1,45 @@
-//! What is known of one pair of CPUs, and how surely.
+//! Evidence about one pair of CPUs.
 //!
-//! A latency needs both to run at the same time; that they never did is no evidence of anything by
-//! itself (vSched called it stacked). Two vCPUs share a hardware thread if they exclude each other:
-//! neither ever runs while the other does, *and* one begins where the other ends, more often than two
-//! that know nothing of each other would by chance.
+//! A latency can only be measured while both run at the same time. That they never did is no evidence by itself
+//! (vSched takes such a pair for stacked). Two vCPUs share a hardware thread if they exclude each other: neither ever
+//! runs while the other does, *and* one begins where the other ends more often than two independent vCPUs would.
 
 use crate::activity::Activity;
 use crate::machine::Outcome;
 
-/// Two vCPUs that run at the same time for this long are not on one hardware thread. (Clocks of two
-/// hardware threads agree to well under a microsecond, a thread notices its absence a little late.)
+/// Two vCPUs that run at the same time for this long are not on one hardware thread. (Clocks of two hardware threads
+/// agree to well under a microsecond; a thread notices a little late that it was preempted.)
 const OVERLAP_NS: u64 = 5_000;
-/// A hand-over takes no longer than one of these: a switch between two vCPUs on the host, which takes microseconds on
-/// hardware, and most of a millisecond where the hypervisor is itself emulated. Which it is, is learnt with the rest.
+/// Upper bounds of the time of a hand-over, a switch between two vCPUs on the host: microseconds on hardware, most of a
+/// millisecond where the hypervisor is itself emulated. The evidence is kept for each of them.
 const HANDOVERS_NS: [u64; 3] = [20_000, 150_000, 1_000_000];
-/// Two that share nothing but come and go in turns, as exactly as clocks do, meet at every second hand-over for a
-/// moment: so many without one, and the odds are those below.
+/// Minimum number of alternations. Two vCPUs that share nothing but alternate as exactly as clocks do still overlap
+/// for a moment at every second hand-over. The odds of this many without an overlap are those of [`ODDS`].
 const TURNS: usize = 14;
-/// How often a vCPU's end is a hand-over to the other if both share a hardware thread, at least: with
-/// others in the queue of the host it may well be somebody else's turn.
+/// Minimum part of a vCPU's preemptions that are hand-overs to the other if both share a hardware thread: if the host
+/// has other runnable tasks, one of these may be next.
 const HANDOVER_SHARE: f64 = 0.3;
-/// Odds in favour of stacking from which on it counts as seen.
+/// Minimum odds in favour of stacking for it to be believed.
 const ODDS: f64 = 1e4;
 
-/// All that was seen of a pair.
+/// All observations of a pair.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evidence {
-    /// Least latencies of the latest attempts that had any, newest last.
+    /// Minimum latencies of the latest attempts that measured any, newest last.
     latencies: Vec<f64>,
     overlap_ns: u64,
-    /// Natural logarithm of the odds that the two share a hardware thread, by the longest time of a hand-over.
+    /// Natural logarithm of the odds that the two share a hardware thread, for each of [`HANDOVERS_NS`].
     stacked: [f64; HANDOVERS_NS.len()],
-    /// How often one ran after the other, without having met.
+    /// Alternations without an overlap.
     turns: usize,
     attempts: u32,
 }
 
-/// Latest latencies that have a vote.
+/// Number of latest latencies that count.
 const VOTES: usize = 5;
 
 impl Evidence {
-    /// Adds what an attempt has shown.
+    /// Adds the outcome of an attempt.
     pub fn add(&mut self, outcome: &Outcome) {
         self.attempts += 1;
         if let Some(latency) = outcome.latency_ns {
@@ -48,7 +47,7 @@ impl Evidence {
                 self.latencies.remove(0);
             }
             self.latencies.push(latency);
-            // Whoever exchanges lines faster than a host switches runs at the same time.
+            // Lines are exchanged faster than a host switches only if both run at the same time.
             self.they_met();
         }
         let [a, b] = &outcome.activity;
@@ -72,20 +71,20 @@ impl Evidence {
         self.turns = 0;
     }
 
-    /// The best of several explanations is one of several: it has to be better by that.
+    /// The odds of the best explanation, reduced by the number of explanations that were tried.
     fn odds(&self) -> f64 {
         self.stacked.iter().copied().fold(f64::NEG_INFINITY, f64::max) - (HANDOVERS_NS.len() as f64).ln()
     }
 
-    /// The typical one of the latest latencies, ns. The least of a batch is never too small, but may be too large.
+    /// A typical one of the latest latencies, ns. The minimum of a batch is never too small, but may be too large.
     pub fn latency_ns(&self) -> Option<f64> {
         let mut sorted = self.latencies.clone();
         sorted.sort_by(f64::total_cmp);
-        // Lower median: disturbances only add.
+        // Lower median: disturbances only make latencies longer.
         sorted.get(sorted.len().saturating_sub(1) / 2).copied()
     }
 
-    /// The least of the latest latencies, ns: disturbances only add.
+    /// The minimum of the latest latencies, ns: disturbances only make latencies longer.
     pub fn least_latency_ns(&self) -> Option<f64> {
         self.latencies.iter().copied().min_by(f64::total_cmp)
     }
@@ -98,7 +97,7 @@ impl Evidence {
             && self.odds() >= ODDS.ln()
     }
 
-    /// Is there enough to place the pair?
+    /// Is there enough evidence to decide about the pair?
     pub fn is_decided(&self) -> bool {
         !self.latencies.is_empty() || self.is_stacked()
     }
@@ -108,38 +107,39 @@ impl Evidence {
         self.attempts
     }
 
-    /// Time in which both were seen to run, ns.
+    /// Time in which both were observed to run, ns.
     pub fn overlap_ns(&self) -> u64 {
         self.overlap_ns
     }
 
-    /// How many latencies it rests on.
+    /// Number of latencies on which it rests.
     pub fn votes(&self) -> usize {
         self.latencies.len()
     }
 }
 
-/// Log odds of "same hardware thread" against "independent", from turns in which they never met, if a hand-over takes
-/// up to `width_ns`.
+/// Log odds of "same hardware thread" against "independent", from alternations without an overlap, if a hand-over
+/// takes up to `width_ns`.
 fn exclusion(a: &Activity, b: &Activity, width_ns: u64) -> f64 {
     if a.intervals().is_empty() || b.intervals().is_empty() {
         return 0.0;
     }
     let span = span_ns(a, b) as f64;
     let turns = a.intervals().len().max(b.intervals().len());
-    // Whoever is always about to begin proves nothing by it.
+    // Bound the width by the mean distance of intervals: if one always begins soon, that proves nothing.
     let width = (width_ns as f64).min(span / turns as f64 / 4.0);
     let mut odds = 0.0;
     for (one, other) in [(a, b), (b, a)] {
         let (ends, handed) = one.handovers(other, width as u64);
-        // Chance that the other happens to begin within a hand-over's time of any moment.
+        // Probability that the other begins within a hand-over's time of any moment by chance.
         let begins = other.intervals().len() as f64;
         let chance = (begins * 2.0 * width / span).clamp(1e-4, 0.9);
         let share = HANDOVER_SHARE.max(chance);
         odds += handed as f64 * (share / chance).ln();
         odds += (ends - handed) as f64 * ((1.0 - share) / (1.0 - chance)).ln();
     }
-    // Independent vCPUs would have met: each begins while the other runs with the probability of its share.
+    // Independent vCPUs would have overlapped: each begins while the other runs with the probability of the other's
+    // share.
     let share = |x: &Activity| x.total_ns() as f64 / span;
     let met = |one: &Activity, p: f64| -(one.intervals().len() as f64) * (1.0 - p.min(0.95)).ln();
     odds + (met(a, share(b)) + met(b, share(a))) / 2.0
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn taking_turns_is_stacking() {
-        // On hardware, and where the hypervisor is emulated: with long switches, and interrupts that look like absences.
+        // On hardware, and under an emulated hypervisor: long switches, and interrupts that look like preemptions.
         for switch in [10_000, 400_000] {
             let a: Vec<_> = (0..16)
                 .flat_map(|i| {

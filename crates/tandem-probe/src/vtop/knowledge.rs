@@ -1,9 +1,9 @@
-//! From pairs to a whole: what follows for pairs that were not measured.
+//! Deduces the relations of pairs that were not measured.
 //!
-//! Distances in a machine are nested: whoever shares a core with i is as far from anybody else as i
-//! is. So one measurement between two cores stands for all pairs of their threads, one between two
-//! sockets for all pairs of their CPUs. Where measurements contradict each other the majority counts,
-//! and the contradiction is reported and lowers confidence; it does not end the probe.
+//! Distances in a machine are nested: a CPU on the same core as i is as far from any other CPU as i is. So one
+//! measurement between two cores stands for all pairs of their threads, and one between two sockets for all pairs of
+//! their CPUs. If measurements contradict each other, the majority counts. The contradiction is reported and lowers the
+//! agreement; it does not end the probe.
 
 use super::classes::Classes;
 use super::evidence::Evidence;
@@ -14,7 +14,7 @@ pub type Level = u8;
 /// Both on one hardware thread.
 pub const STACKED: Level = 0;
 
-/// Most hardware threads of a core that are looked for before a larger core has been seen.
+/// Number of hardware threads that a core is expected to have until a larger core has been found.
 const USUAL_THREADS: usize = 2;
 
 /// What is known of a pair.
@@ -24,7 +24,7 @@ pub enum Relation {
     Unknown,
     /// Not further apart than this.
     AtMost(Level),
-    /// Measured, or implied by what was.
+    /// Measured, or implied by measurements.
     Is(Level),
 }
 
@@ -35,19 +35,19 @@ pub struct Knowledge {
     pairs: HashMap<(usize, usize), Evidence>,
 }
 
-/// What follows from them.
+/// Relations that follow from the measured pairs.
 #[derive(Debug, Clone)]
 pub struct Deduced {
-    /// By level: the number of the group of each CPU, among those no further apart than that.
+    /// By level: the group number of each CPU. Members of a group are no further apart than the level.
     groups: Vec<Vec<usize>>,
-    /// By level: what was measured between two of its groups, the majority.
+    /// By level: the majority of the measurements between two of its groups.
     between: Vec<HashMap<(usize, usize), Vote>>,
     /// Hardware threads of a core.
     threads: usize,
     smt: bool,
     /// Measurements that contradict the majority.
     pub contradictions: usize,
-    /// Measurements in all.
+    /// Number of all measurements.
     pub measurements: usize,
 }
 
@@ -56,17 +56,17 @@ fn ordered(i: usize, j: usize) -> (usize, usize) {
 }
 
 impl Knowledge {
-    /// Nothing is known of so many CPUs.
+    /// No knowledge yet about this number of CPUs.
     pub fn new(cpus: usize) -> Self {
         Self { cpus, pairs: HashMap::new() }
     }
 
-    /// What was seen of a pair; none: it was never tried.
+    /// Evidence about a pair; `None` if it was never tried.
     pub fn pair(&self, i: usize, j: usize) -> Option<&Evidence> {
         self.pairs.get(&ordered(i, j))
     }
 
-    /// The same, to be added to.
+    /// Evidence about a pair, for adding to it.
     pub fn pair_mut(&mut self, i: usize, j: usize) -> &mut Evidence {
         self.pairs.entry(ordered(i, j)).or_default()
     }
@@ -94,7 +94,7 @@ impl Knowledge {
         };
         let mut all: Vec<_> =
             self.pairs.iter().filter_map(|(pair, evidence)| level(evidence).map(|l| (*pair, l))).collect();
-        // Ties between contradicting measurements shall not depend on the order of a hash.
+        // Ties between contradicting measurements must not depend on the order of the hash map.
         all.sort_unstable();
         all
     }
@@ -113,7 +113,7 @@ impl Knowledge {
             measurements: measured.len(),
         };
         for level in 0..levels as Level {
-            // The vote between the groups so far; those that say "this level" become one.
+            // Vote between the groups so far; groups whose vote is this level or less are merged.
             let table = majority(&measured, &group);
             let before = group.clone();
             for (&(a, b), _) in table.iter().filter(|(_, vote)| vote.level <= level) {
@@ -122,7 +122,7 @@ impl Knowledge {
             }
             let flat: Vec<usize> = (0..self.cpus).map(|i| root(&group, i)).collect();
             group.copy_from_slice(&flat);
-            // Within a group nobody may be further apart than its level.
+            // No two members of a group may be further apart than its level.
             let joined = |i: usize, j: usize| flat[i] == flat[j] && root(&before, i) != root(&before, j);
             deduced.contradictions +=
                 measured.iter().filter(|((i, j), l)| joined(*i, *j) && *l > level).count();
@@ -144,11 +144,11 @@ fn root(group: &[usize], mut i: usize) -> usize {
     i
 }
 
-/// What most measurements between two groups say.
+/// The level that most measurements between two groups have.
 #[derive(Debug, Clone, Copy)]
 struct Vote {
     level: Level,
-    /// How many say so.
+    /// Number of these measurements.
     votes: usize,
 }
 
@@ -166,14 +166,14 @@ fn majority(measured: &[((usize, usize), Level)], group: &[usize]) -> HashMap<(u
             None => list.push(Vote { level: *level, votes: 1 }),
         }
     }
-    // Of equals the nearer: latencies err to the large side.
+    // The nearer level wins a tie: errors make latencies longer.
     let best =
         |list: Vec<Vote>| list.into_iter().max_by_key(|vote| (vote.votes, std::cmp::Reverse(vote.level)));
     votes.into_iter().filter_map(|(pair, list)| best(list).map(|vote| (pair, vote))).collect()
 }
 
 impl Deduced {
-    /// How many levels there are, stacking included.
+    /// Number of levels, stacking included.
     pub fn levels(&self) -> usize {
         self.groups.len()
     }
@@ -215,8 +215,8 @@ impl Deduced {
         threads.len() >= self.threads
     }
 
-    /// Does the distance of two CPUs rest on a single measurement between their groups? For those that are further
-    /// apart than a cache only: there one measurement stands for many pairs.
+    /// Does the distance of two CPUs rest on a single measurement between their groups? Only for CPUs that share no
+    /// cache: there one measurement stands for many pairs.
     pub fn rests_on_one(&self, i: usize, j: usize) -> bool {
         let level = self.groups.iter().position(|group| group[i] == group[j]).unwrap_or(self.groups.len());
         let cache = 1 + usize::from(self.smt);
@@ -226,7 +226,7 @@ impl Deduced {
                 .is_some_and(|vote| vote.votes == 1)
     }
 
-    /// CPUs whose core is complete, for many questions at a time.
+    /// For each CPU: is its core complete? Computed once for many calls of [`Deduced::relation`].
     pub fn full_cores(&self) -> Vec<bool> {
         let cpus = self.groups.first().map_or(0, Vec::len);
         let mut by_core: HashMap<usize, bool> = HashMap::new();
@@ -237,10 +237,10 @@ impl Deduced {
             .collect()
     }
 
-    /// What is known of a pair. `full`: of [`Deduced::full_cores`].
+    /// The relation of a pair. `full` comes from [`Deduced::full_cores`].
     pub fn relation(&self, i: usize, j: usize, full: &[bool]) -> Relation {
         let Some(level) = self.groups.iter().position(|group| group[i] == group[j]) else {
-            // Nothing connects them; something may have been measured between their groups.
+            // No group contains both, but something may have been measured between their groups.
             let found = self
                 .groups
                 .iter()
@@ -251,7 +251,7 @@ impl Deduced {
         if level == 0 {
             return Relation::Is(STACKED);
         }
-        // Connected at this level. Exactly this, if something was measured between their groups below it.
+        // A group of this level contains both. It is exactly this level if their groups below it were measured.
         let below = &self.groups[level - 1];
         if self.between[level - 1].contains_key(&ordered(below[i], below[j])) {
             return Relation::Is(level as Level);

@@ -1,8 +1,8 @@
-//! vtop: the topology of a machine, from how long a cache line takes between its CPUs
-//! (vSched, EuroSys'25, section 3.3).
+//! vtop: the topology of a machine, from the time that a cache line takes between its CPUs (vSched, EuroSys'25, section
+//! 3.3).
 //!
-//! A full probe measures until nothing is left to learn or its time is over; a validation asks only as
-//! many pairs as would show a change. Both keep as many pairs busy at a time as the machine allows.
+//! A full probe measures until nothing is left to learn or its time is over. A validation measures only as many pairs
+//! as are needed to detect a change. Both measure as many pairs at a time as the machine allows.
 
 pub mod classes;
 pub mod evidence;
@@ -20,24 +20,24 @@ use topology::Topology;
 
 /// Passes of the line in one attempt: some ten batches.
 pub const PASSES: u32 = 1200;
-/// First limit of an attempt; doubled with each that shows nothing. ns.
+/// Time limit of the first attempt at a pair, doubled with each further attempt, ns.
 const FIRST_LIMIT_NS: u64 = 1_500_000;
-/// An attempt that sees two CPUs take turns needs some of these. ns.
+/// Maximum time limit: an attempt must see several alternations of two stacked CPUs, ns.
 const LONGEST_LIMIT_NS: u64 = 48_000_000;
 /// Attempts after which a pair is left unknown.
 const ATTEMPTS: u32 = 12;
 
-/// Latencies on which a class with hardly any members must rest.
+/// Minimum number of measurements on which a class with hardly any members must rest.
 const VOTES_OF_THE_LONELY: usize = 4;
 
-/// What a probe did.
+/// Effort of a probe.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Effort {
     /// Time it took, ns.
     pub elapsed_ns: u64,
     /// Errands.
     pub errands: u32,
-    /// Did the time run out before everything was known?
+    /// Did it run out of time before everything was known?
     pub out_of_time: bool,
 }
 
@@ -57,7 +57,7 @@ pub fn full(machine: &mut dyn Machine, budget_ns: u64) -> Result<(Topology, Effo
     let mut effort = Effort::default();
     let mut classes = Classes::of(&[], own_line_ns);
     let mut deduced = knowledge.deduce(&classes);
-    // Conclusions cost more the more CPUs there are; with many, some results are collected first.
+    // Deducing takes longer with more CPUs, so with many CPUs several results are collected first.
     let batch = (cpus * cpus / 1024).max(1);
     loop {
         let left = budget_ns.saturating_sub(machine.now_ns() - started);
@@ -97,18 +97,18 @@ fn learn(knowledge: &mut Knowledge, plan: &mut Plan, outcome: &Outcome) {
     plan.done(i, j);
 }
 
-/// What a validation found.
+/// Result of a validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// All answers were as expected.
+    /// All measurements were as expected.
     Holds,
     /// Some pair is nearer or further apart than it was.
     Changed,
-    /// No answer contradicts, but some are missing.
+    /// No measurement contradicts, but some are missing.
     Open,
 }
 
-/// Asks whether a topology still holds.
+/// Checks whether a topology still holds.
 pub fn validate(machine: &mut dyn Machine, known: &Topology, budget_ns: u64) -> (Verdict, Effort) {
     let started = machine.now_ns();
     let mut knowledge = Knowledge::new(machine.cpus().len());
@@ -142,7 +142,7 @@ pub fn validate(machine: &mut dyn Machine, known: &Topology, budget_ns: u64) -> 
         evidence.add(&outcome);
         match known.agrees(machine.cpus(), (i, j), evidence) {
             Some(true) => {}
-            // A disturbed answer is asked for again before it is believed.
+            // A contradiction may be a disturbance: it is measured again before it is believed.
             Some(false) if evidence.attempts() >= 3 => verdict = Verdict::Changed,
             _ if evidence.attempts() < ATTEMPTS / 2 => questions.push(known.question(machine.cpus(), (i, j))),
             _ => {
@@ -163,10 +163,10 @@ pub fn validate(machine: &mut dyn Machine, known: &Topology, budget_ns: u64) -> 
     (verdict, effort)
 }
 
-/// Closer to a limit between classes than this factor a latency does not count as clear.
+/// A latency that is closer than this factor to a limit between classes is not clear.
 const CLEAR: f64 = 1.12;
 
-/// Is there something left to ask about a pair?
+/// Is there something left to measure about a pair?
 fn is_open(
     knowledge: &Knowledge,
     classes: &Classes,
@@ -183,10 +183,10 @@ fn is_open(
     let Some(latency) = evidence.latency_ns() else {
         return !evidence.is_stacked() && !matches!(relation, Relation::Is(_));
     };
-    // Disturbances make latencies longer: what looks too far, or odd, is asked once more.
+    // Disturbances make latencies longer: a latency that looks too long, or odd, is measured once more.
     let class = classes.class(latency);
     let lonely = deduced.has_smt() && class >= 1 && !full[i] && !full[j];
-    // A class of its own, though, is more likely made of disturbances than of hardware.
+    // A class with hardly any members is more likely due to disturbances than to hardware.
     if classes.is_doubtful(class, full.len()) && evidence.votes() < VOTES_OF_THE_LONELY {
         return true;
     }

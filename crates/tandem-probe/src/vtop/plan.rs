@@ -1,20 +1,20 @@
-//! Which pairs to measure next: any that are not known, as many at a time as there are free CPUs.
+//! Chooses the pairs to measure next: unknown ones, as many at a time as there are free CPUs.
 
 use super::classes::Classes;
 use super::is_open;
 use super::knowledge::{Deduced, Knowledge, Relation};
 
-/// How many more CPUs may be made busy, of which `most` may be.
+/// Number of further CPUs that may be made busy if at most `most` may be busy.
 pub(super) fn room(busy: &[bool], most: usize) -> usize {
     most.saturating_sub(busy.iter().filter(|busy| **busy).count())
 }
 
-/// Who is busy.
+/// The busy CPUs, and where the search continues.
 pub(super) struct Plan {
     busy: Vec<bool>,
-    /// Most that may be.
+    /// Maximum number of busy CPUs.
     most: usize,
-    /// Where the search for partners begins: another pair each time, so that all meet all.
+    /// Offset at which the search for partners begins. It changes each time, so that every pair is tried.
     turn: usize,
 }
 
@@ -28,8 +28,8 @@ impl Plan {
         self.busy[j] = false;
     }
 
-    /// Pairs of free CPUs about which something is open; they count as busy from now on. CPUs of which
-    /// nothing connects are asked first: one answer between two groups settles many pairs.
+    /// Pairs of free CPUs about which something is open. They count as busy from now on. Pairs without any known
+    /// relation come first: one measurement between two groups decides many pairs.
     pub(super) fn next(
         &mut self,
         knowledge: &Knowledge,
@@ -55,7 +55,7 @@ impl Plan {
                 }
                 let tries = knowledge.pair(i, j).map_or(0, |evidence| evidence.attempts());
                 let unknown = deduced.relation(i, j, &full) == Relation::Unknown;
-                // A pair that did not meet last time gets another chance after all that were not tried.
+                // A pair that did not overlap last time is tried again after all pairs that were tried less often.
                 let cost = tries * 4 + u32::from(!unknown);
                 if best.is_none_or(|(least, _)| cost < least) {
                     best = Some((cost, j));
@@ -71,7 +71,7 @@ impl Plan {
                 free -= 2;
             }
         }
-        // Adjacent numbers are siblings more often than not: they are asked first, then the rest in turn.
+        // Adjacent numbers are often siblings: they come first, then the rest in turn.
         self.turn = self.turn.wrapping_add(1) % cpus.max(1);
         pairs
     }

@@ -1,7 +1,7 @@
-//! A topology on disk, so that a daemon that starts again need not probe again.
+//! A topology on disk, so that a restarted daemon need not probe again.
 //!
-//! It is worth something only on the very same machine: the file names the boot and the CPUs, and how
-//! long ago it was confirmed. It is read as something that anybody may have written.
+//! It is valid only on the same machine: the file names the boot and the CPUs, and when it was confirmed. Its content
+//! is not trusted.
 
 use super::classes::Classes;
 use super::knowledge::Level;
@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Name and version of the format.
 const SCHEMA: &str = "tandem.topology/1";
-/// More CPUs than this no file may claim: the table of pairs grows with the square.
+/// Maximum number of CPUs in a file: the table of pairs grows with the square.
 const MOST_CPUS: usize = 4096;
 
 /// A topology and when it was last confirmed.
@@ -32,7 +32,7 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// `boot_id`: of the running kernel. `confirmed_ns`: on the clock that starts with the boot.
+    /// `boot_id` is that of the running kernel. `confirmed_ns` is on the clock that starts at boot.
     pub fn new(topology: &Topology, boot_id: &str, confirmed_ns: u64) -> Self {
         let t = topology.clone();
         Self {
@@ -49,10 +49,10 @@ impl Saved {
         }
     }
 
-    /// Writes it in one step: a reader sees the old file or the new one.
+    /// Writes it atomically: a reader sees the old file or the new one.
     ///
     /// # Errors
-    /// The folder cannot be made or written.
+    /// The folder cannot be created or written.
     pub fn write(&self, file: &Path) -> Result<()> {
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder)?;
@@ -65,7 +65,7 @@ impl Saved {
     /// Reads it.
     ///
     /// # Errors
-    /// There is none, or it is not one that [`Saved::write`] has written.
+    /// There is no file, or its content is not sound.
     pub fn read(file: &Path) -> Result<Self> {
         let saved: Self = serde_json::from_slice(&std::fs::read(file)?)?;
         if saved.is_sound() {
@@ -75,7 +75,7 @@ impl Saved {
         }
     }
 
-    /// The topology, if it is of this boot and these CPUs and was confirmed no longer than `max_age_ns` before `now_ns`.
+    /// The topology, if it is of this boot and these CPUs and was confirmed at most `max_age_ns` before `now_ns`.
     pub fn topology(
         self,
         boot_id: &str,
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(read("this boot", &cpus[1..], 8 * MS), None);
         assert_eq!(read("this boot", &cpus, 18 * MS), None, "stale");
         assert_eq!(read("this boot", &cpus, 6 * MS), None, "from the future");
-        // A validation works with what was read.
+        // A validation works with the topology that was read.
         let again = read("this boot", &cpus, 8 * MS).unwrap().0;
         let mut machine = Emulated::rcvm(4);
         assert_eq!(vtop::validate(&mut machine, &again, 500 * MS).0, vtop::Verdict::Holds);

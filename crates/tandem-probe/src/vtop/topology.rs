@@ -1,4 +1,4 @@
-//! The result: groups of CPUs at each level, what is unknown, and how sure it is.
+//! The result: groups of CPUs at each level, unknown pairs, and the agreement of the measurements.
 
 use super::classes::Classes;
 use super::evidence::Evidence;
@@ -6,7 +6,7 @@ use super::knowledge::{Deduced, Knowledge, Level, Relation, STACKED};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What the members of a group share; nearer is less.
+/// What the members of a group share; nearer compares as less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shares {
@@ -16,7 +16,7 @@ pub enum Shares {
     Core,
     /// A cache.
     Cache,
-    /// A socket, or what else is next.
+    /// A socket, or whatever the next level is.
     Socket,
     /// The machine.
     Machine,
@@ -29,31 +29,31 @@ pub struct Tier {
     pub shares: Shares,
     /// CPUs of each group, ascending.
     pub groups: Vec<Vec<usize>>,
-    /// Typical latency between members that share nothing nearer, ns; none on one hardware thread.
+    /// Typical latency between members that share nothing nearer, ns; `None` on one hardware thread.
     pub latency_ns: Option<f64>,
 }
 
-/// What a probe has found.
+/// Result of a probe.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Topology {
     /// CPUs that were probed.
     pub cpus: Vec<usize>,
     /// Levels, nearest first.
     pub tiers: Vec<Tier>,
-    /// Pairs of which nothing is known.
+    /// Pairs with an unknown relation.
     pub unknown: Vec<(usize, usize)>,
     /// Part of the measurements that agree with the result, 0 to 1.
     pub agreement: f64,
-    /// Pairs that were measured, with the time of one pass, ns.
+    /// Measured pairs, with the time of one pass, ns.
     pub measured: Vec<(usize, usize, f64)>,
     #[serde(skip)]
     pub(super) classes: Classes,
-    /// Level of each pair of indices, row by row; none: unknown, or only known to be no further.
+    /// Level of each pair of indices, row by row; `None`: unknown, or only an upper bound is known.
     #[serde(skip)]
     pub(super) levels: Vec<Option<Level>>,
 }
 
-/// A pair to be asked in a validation.
+/// A pair to measure in a validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Question {
     pub(super) pair: (usize, usize),
@@ -90,7 +90,7 @@ impl Topology {
         Self { cpus: cpus.to_vec(), tiers, unknown, agreement, measured, classes: classes.clone(), levels }
     }
 
-    /// Groups at the tier of a kind; empty where the machine has no such tier.
+    /// Groups at the tier of a kind; empty if the machine has no such tier.
     pub fn groups(&self, shares: Shares) -> &[Vec<usize>] {
         self.tiers.iter().find(|tier| tier.shares == shares).map_or(&[], |tier| &tier.groups)
     }
@@ -100,7 +100,7 @@ impl Topology {
         self.groups(Shares::Thread).iter().filter(|group| group.len() > 1)
     }
 
-    /// The nearest thing that two CPUs share, by their numbers; none: unknown.
+    /// The nearest thing that two CPUs share, by their numbers; `None`: unknown.
     pub fn relation(&self, one: usize, other: usize) -> Option<Shares> {
         let (i, j) = (self.index(one)?, self.index(other)?);
         let level = self.levels[i * self.cpus.len() + j]?;
@@ -120,8 +120,8 @@ impl Topology {
         Question { pair, stacked: self.level(cpus, pair) == Some(STACKED) }
     }
 
-    /// One question for each group and tier that would be answered otherwise if a member had moved: members of
-    /// a group in a ring at the tier that joins them.
+    /// Pairs for each group and tier whose measurement would differ if a member had moved: adjacent members of a
+    /// group, at the tier that joins them.
     pub(super) fn questions(&self, cpus: &[usize]) -> Vec<Question> {
         let position: BTreeMap<usize, usize> = cpus.iter().enumerate().map(|(i, cpu)| (*cpu, i)).collect();
         let mut questions = Vec::new();
@@ -138,12 +138,12 @@ impl Topology {
             }
             below.clone_from(&tier.groups);
         }
-        // Those that take longest first.
+        // Stacked pairs first: they take longest.
         questions.sort_by_key(|question| !question.stacked);
         questions
     }
 
-    /// Does what was seen of a pair agree with this? None: it does not say.
+    /// Does the evidence about a pair agree with this topology? `None` if the evidence does not decide.
     pub(super) fn agrees(&self, cpus: &[usize], pair: (usize, usize), evidence: &Evidence) -> Option<bool> {
         let expected = self.level(cpus, pair)?;
         if evidence.is_stacked() {

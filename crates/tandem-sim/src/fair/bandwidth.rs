@@ -1,4 +1,4 @@
-//! `cpu.max`: a pool per group that is refilled each period, given out to CPUs in slices of 5 ms.
+//! `cpu.max`: a pool per group that is refilled each period, and handed out to CPUs in slices of 5 ms.
 
 /// What a CPU takes at a time, ns (`sched_cfs_bandwidth_slice_us`).
 const SLICE_NS: i64 = 5_000_000;
@@ -10,7 +10,7 @@ pub struct Bandwidth {
     pub quota_ns: u64,
     /// Period, ns.
     pub period_ns: u64,
-    /// What may be saved up beyond the quota, ns.
+    /// Unused quota that may accumulate beyond the quota (burst), ns.
     pub burst_ns: u64,
     pool_ns: i64,
 }
@@ -28,7 +28,7 @@ impl Bandwidth {
         self.pool_ns = self.pool_ns.min((quota_ns + self.burst_ns) as i64);
     }
 
-    /// Gives a CPU whose account stands at `left_ns` up to a slice. Whether it may run.
+    /// Refills a CPU's local quota `left_ns` up to a slice. Returns whether the group may run there.
     pub(super) fn give(&mut self, left_ns: &mut i64) -> bool {
         let wanted = (SLICE_NS - *left_ns).max(0);
         let given = wanted.min(self.pool_ns.max(0));
@@ -37,7 +37,7 @@ impl Bandwidth {
         *left_ns > 0
     }
 
-    /// A new period.
+    /// Begins a new period.
     pub(super) fn refill(&mut self) {
         let most = (self.quota_ns + self.burst_ns) as i64;
         self.pool_ns = (self.pool_ns + self.quota_ns as i64).min(most);

@@ -1,4 +1,4 @@
-//! Entities (tasks and groups) and the queue of one group on one CPU.
+//! Scheduling entities (tasks and groups), and the queue of one group on one CPU.
 
 /// Index of an entity.
 pub type EntityId = usize;
@@ -17,38 +17,39 @@ pub enum Owner {
     },
 }
 
-/// Something with a weight that wants to run.
+/// A scheduling entity (`sched_entity`).
 #[derive(Debug, Clone)]
 pub struct Entity {
     /// What it stands for.
     pub owner: Owner,
-    /// Group whose queue it belongs into.
+    /// Group whose queue it belongs to.
     pub group: usize,
     /// CPU of that queue.
     pub cpu: usize,
     /// Weight; 1024 is nice 0.
     pub weight: u64,
-    /// Best effort.
+    /// A SCHED_IDLE task, or a group with `cpu.idle`.
     pub idle: bool,
     /// Virtual run time.
     pub v: i64,
     /// Virtual deadline (EEVDF).
     pub deadline: i64,
-    /// What it is owed, virtual (EEVDF), while it is in no queue.
+    /// Lag, virtual (EEVDF), while it is in no queue.
     pub lag: i64,
-    /// What it asks for at a time, ns.
+    /// Request (slice), ns.
     pub slice_ns: u64,
-    /// That is its own wish.
+    /// The request is its own, not the base slice.
     pub custom_slice: bool,
     /// In a queue, or running.
     pub on_rq: bool,
-    /// Sleeps, but is still in the queue for what it owes.
+    /// It sleeps, but is still queued because of its negative lag (DELAY_DEQUEUE).
     pub delayed: bool,
-    /// Its deadline is relative to v (it is on its way to another CPU).
+    /// Its deadline is relative to v (it is migrating to another CPU).
     pub relative: bool,
-    /// Up to here (v) it is not preempted by its equals.
+    /// The v up to which it is protected from preemption (RUN_TO_PARITY). A SCHED_IDLE entity is not protected from
+    /// normal ones.
     pub protected_to: i64,
-    /// Time since it was chosen, ns.
+    /// Run time since it was picked, ns.
     pub ran_ns: u64,
 }
 
@@ -86,16 +87,16 @@ impl Entity {
     }
 }
 
-/// The queue of one group on one CPU. The one that runs is beside it.
+/// The queue of one group on one CPU (`cfs_rq`). The current entity is not in `queue`.
 #[derive(Debug, Clone, Default)]
 pub struct Rq {
     pub(super) queue: Vec<EntityId>,
     pub(super) curr: Option<EntityId>,
-    /// Least virtual time of late (CFS: min_vruntime); never goes back.
+    /// Least virtual run time (CFS: `min_vruntime`); it never decreases.
     pub(super) floor: i64,
     /// Runnable tasks at any depth that are not throttled below here.
     pub(super) tasks: usize,
-    /// Of these, best effort.
+    /// SCHED_IDLE tasks among them.
     pub(super) idle_tasks: usize,
     pub(super) throttled: bool,
     /// What is left of the group's quota here, ns.
@@ -108,7 +109,7 @@ impl Rq {
         self.queue.len() + usize::from(self.curr.is_some())
     }
 
-    /// Is nobody here?
+    /// Is it empty?
     pub fn is_empty(&self) -> bool {
         self.entities() == 0
     }
@@ -139,7 +140,7 @@ impl Rq {
         })
     }
 
-    /// Has it had no more than its share?
+    /// Is it eligible: has it had no more than its share?
     pub fn is_eligible(&self, id: EntityId, entities: &[Entity]) -> bool {
         let (sum, weight) = self.sums(entities);
         sum >= i128::from(entities[id].v - self.floor) * weight
@@ -150,7 +151,7 @@ impl Rq {
         let (sum, weight) = self.sums(entities);
         let eligible = |id: &EntityId| sum >= i128::from(entities[*id].v - self.floor) * weight;
         let order = |id: &EntityId| (entities[*id].deadline, entities[*id].v, *id);
-        // Somebody always is, but the mean may be that of the one who runs and is no candidate.
+        // Some entity is always eligible, but it may be the current one, which may not be a candidate.
         candidates
             .iter()
             .copied()
@@ -159,7 +160,7 @@ impl Rq {
             .or_else(|| candidates.iter().copied().min_by_key(|id| (entities[*id].v, *id)))
     }
 
-    /// The one with the least v among those who wait (CFS).
+    /// The waiting entity with the least v (CFS).
     pub fn leftmost(&self, entities: &[Entity]) -> Option<EntityId> {
         self.queue.iter().copied().min_by_key(|id| (entities[*id].v, *id))
     }
@@ -169,7 +170,7 @@ impl Rq {
         self.all().map(|id| entities[id].slice_ns).min().unwrap_or(0)
     }
 
-    /// Follows the least v.
+    /// Advances `floor` to the least v.
     pub(super) fn advance_floor(&mut self, entities: &[Entity]) {
         if let Some(least) = self.all().map(|id| entities[id].v).min() {
             self.floor = self.floor.max(least);

@@ -1,8 +1,8 @@
-//! The kernel's fair class as a model: EEVDF (from 6.6 on, the version as a parameter) and CFS (before), with groups.
+//! Model of the kernel's fair class: EEVDF (from 6.6 on, the version as a parameter) and CFS (before), with groups.
 //!
-//! One instance per kernel. It knows of tasks only as entities with weights; who sleeps, who is placed where and when
-//! anybody looks is the caller's business. Sources: kernel/sched/fair.c of the versions named; Stoica and
-//! Abdel-Wahab 1995.
+//! One instance per kernel. It knows tasks only as entities with weights. The caller decides when tasks sleep,
+//! where they are placed, and when to check for a reschedule. Sources: kernel/sched/fair.c of the versions named;
+//! Stoica and Abdel-Wahab 1995.
 
 mod bandwidth;
 mod entity;
@@ -15,7 +15,7 @@ pub use rules::{weight_of_nice, Flavour, Rules, IDLE_WEIGHT};
 /// A task group. Number 0 is the root.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// Group above; none: this is the root.
+    /// Parent; none: this is the root.
     pub parent: Option<usize>,
     /// Shares: 1024 is a task of nice 0.
     pub shares: u64,
@@ -27,7 +27,7 @@ pub struct Group {
     entities: Vec<EntityId>,
 }
 
-/// How an entity comes into a queue.
+/// Why an entity is enqueued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
     /// It woke up.
@@ -36,7 +36,7 @@ pub enum Arrival {
     New,
     /// It was runnable on another CPU.
     Migrated,
-    /// Its group may run again.
+    /// Its group was unthrottled.
     Unthrottled,
 }
 
@@ -52,7 +52,7 @@ pub struct Fair {
 }
 
 impl Fair {
-    /// No task yet.
+    /// Without tasks.
     pub fn new(rules: Rules, cpus: usize) -> Self {
         let root = Group { parent: None, shares: 1024, idle: false, bandwidth: None, entities: Vec::new() };
         Self { rules, cpus, groups: vec![root], entities: Vec::new(), rqs: vec![vec![Rq::default(); cpus]] }
@@ -89,7 +89,7 @@ impl Fair {
         group
     }
 
-    /// Adds a task. `slice_ns`: what it asks for at a time; none: the base slice.
+    /// Adds a task. `slice_ns`: its request; none: the base slice.
     pub fn add_task(
         &mut self,
         task: usize,
@@ -146,7 +146,7 @@ impl Fair {
         self.rqs[0][cpu].tasks
     }
 
-    /// Of these, best effort.
+    /// SCHED_IDLE tasks among them.
     pub fn idle_running(&self, cpu: usize) -> usize {
         self.rqs[0][cpu].idle_tasks
     }
@@ -169,7 +169,7 @@ impl Fair {
         load.max(1)
     }
 
-    /// Runnable tasks of a CPU that do not run, best to move last.
+    /// Runnable tasks of a CPU that are not running, in the order of the queues.
     pub fn waiting_tasks(&self, cpu: usize) -> Vec<usize> {
         let mut found = Vec::new();
         self.collect(0, cpu, &mut found);
@@ -181,7 +181,7 @@ impl Fair {
         if rq.throttled {
             return;
         }
-        // The group that runs has tasks that wait, too.
+        // The current group has waiting tasks, too.
         for &id in rq.queue.iter().chain(rq.curr.iter()) {
             let entity = &self.entities[id];
             if entity.delayed {
@@ -199,7 +199,7 @@ impl Fair {
     pub fn enqueue(&mut self, id: EntityId, cpu: usize, how: Arrival) {
         let from = self.entities[id].cpu;
         if self.rules.flavour == Flavour::Cfs && how == Arrival::Wakeup && from != cpu {
-            // It slept with the clock of another queue.
+            // Its v is relative to the virtual time of another queue.
             let group = self.entities[id].group;
             self.entities[id].v += self.rqs[group][cpu].floor - self.rqs[group][from].floor;
         }
@@ -233,7 +233,7 @@ impl Fair {
         }
     }
 
-    /// A task that sleeps in the queue until its lag is gone (DELAY_DEQUEUE) is awake again.
+    /// Wakes a task that was still queued until its negative lag is gone (DELAY_DEQUEUE).
     fn wake_delayed(&mut self, id: EntityId) {
         if !self.entities[id].delayed {
             return;
@@ -241,7 +241,7 @@ impl Fair {
         self.entities[id].delayed = false;
         let (group, cpu) = (self.entities[id].group, self.entities[id].cpu);
         let average = self.rqs[group][cpu].average(&self.entities);
-        // DELAY_ZERO: waiting for so long has not become a credit.
+        // DELAY_ZERO: lag that has become positive meanwhile is set to zero.
         if self.entities[id].v < average {
             let entity = &mut self.entities[id];
             entity.v = average;
@@ -263,8 +263,8 @@ impl Fair {
         entity.relative = false;
     }
 
-    /// Takes a runnable task out of its queue. Returns whether it really left: who still owes something stays and
-    /// works it off by being passed over.
+    /// Dequeues a runnable task. Returns whether it left the queue: a task with negative lag that goes to sleep
+    /// stays queued until that lag is gone (DELAY_DEQUEUE).
     pub fn dequeue(&mut self, id: EntityId, sleeps: bool) -> bool {
         let cpu = self.entities[id].cpu;
         let idle = self.entities[id].idle;
@@ -287,7 +287,7 @@ impl Fair {
                 break;
             }
             at = self.groups[group].entities[cpu];
-            // The group's entity goes when nobody is left inside.
+            // The group's entity is dequeued when the group is empty.
             remove = remove && self.rqs[group][cpu].is_empty();
             if !remove {
                 self.reweigh_group(group, cpu);
@@ -329,7 +329,8 @@ impl Fair {
         rq.advance_floor(&self.entities);
     }
 
-    /// Weight of a group's entity on a CPU: its shares by the part of its load that is there.
+    /// Updates the weight of a group's entity on a CPU: the group's shares times the part of its load on that CPU
+    /// (`update_cfs_group()`).
     fn reweigh_group(&mut self, group: usize, cpu: usize) {
         let shares = self.groups[group].shares;
         let here = self.rqs[group][cpu].weight(&self.entities);
@@ -344,7 +345,7 @@ impl Fair {
         let average = self.rqs[parent][cpu].average(&self.entities);
         let entity = &mut self.entities[id];
         if entity.on_rq && matches!(self.rules.flavour, Flavour::Eevdf { .. }) {
-            // What is owed stays the same in CPU time, and so does the rest of the request.
+            // Lag stays the same in CPU time, and so does the rest of the request.
             let (old, new) = (entity.weight as i64, weight as i64);
             let lag = (average - entity.v) * old / new;
             let rest = (entity.deadline - entity.v) * old / new;
@@ -354,7 +355,7 @@ impl Fair {
         entity.weight = weight;
     }
 
-    /// Charges the task that runs on `cpu` and its groups for `ns`. Whether somebody else should run now.
+    /// Charges the current task of `cpu` and its groups for `ns` (`update_curr()`). Returns whether to reschedule.
     pub fn charge(&mut self, cpu: usize, ns: u64) -> bool {
         let mut resched = false;
         let mut group = 0;
@@ -392,7 +393,7 @@ impl Fair {
         resched
     }
 
-    /// Puts the running task of a CPU back among those who wait.
+    /// Puts the current task of a CPU back into its queue.
     pub fn put_back(&mut self, cpu: usize) {
         let mut group = 0;
         while let Some(id) = self.rqs[group][cpu].curr.take() {
@@ -407,7 +408,7 @@ impl Fair {
         }
     }
 
-    /// Takes groups of a CPU that have used up their quota out of the competition. From where the next task is chosen.
+    /// Throttles the groups of a CPU that have used up their quota. It is called before the next task is picked.
     pub fn throttle(&mut self, cpu: usize) {
         for group in 1..self.groups.len() {
             let spent = self.groups[group].bandwidth.is_some() && self.rqs[group][cpu].runtime_ns <= 0;
@@ -420,7 +421,7 @@ impl Fair {
         }
     }
 
-    /// The groups above `group` on a CPU lose these tasks, and its entity.
+    /// Takes the tasks of a throttled group, and its entity, out of the groups above it on a CPU.
     fn leave_above(&mut self, group: usize, cpu: usize, tasks: usize, idle_tasks: usize) {
         let (mut group, mut remove) = (group, true);
         while let Some(parent) = self.groups[group].parent {
@@ -439,7 +440,7 @@ impl Fair {
         }
     }
 
-    /// A period of a group begins. CPUs on which it may run again.
+    /// Begins a period of a group's quota. Returns the CPUs on which the group is unthrottled.
     pub fn refill(&mut self, group: usize) -> Vec<usize> {
         let Some(bandwidth) = &mut self.groups[group].bandwidth else { return Vec::new() };
         bandwidth.refill();
@@ -479,14 +480,15 @@ impl Fair {
         }
     }
 
-    /// Chooses who runs next on a CPU, and makes it the current one. Nobody may be.
+    /// Picks the next task of a CPU, and makes it the current one. None: no task can run. There must be no current
+    /// task.
     pub fn pick(&mut self, cpu: usize) -> Option<usize> {
         'again: loop {
             let mut group = 0;
             let mut path = Vec::new();
             loop {
                 let Some(id) = self.choose(group, cpu) else {
-                    // An empty or throttled group on the way: nobody here.
+                    // An empty or throttled group on the path: its entity is dequeued.
                     if path.is_empty() {
                         return None;
                     }
@@ -496,7 +498,7 @@ impl Fair {
                     continue 'again;
                 };
                 if self.entities[id].delayed {
-                    // It has worked off its debt: now it really sleeps.
+                    // Its negative lag is gone: the delayed dequeue is completed.
                     self.finish_delayed(id, group, cpu);
                     continue 'again;
                 }
@@ -550,9 +552,9 @@ impl Fair {
         entity.protected_to = self.rules.protection(entity, shortest);
     }
 
-    /// Does a task that has just been queued on `cpu` take it from the one that runs there?
+    /// Does a task that was just enqueued on `cpu` preempt the current one (wake-up preemption)?
     pub fn preempts(&mut self, cpu: usize, id: EntityId, batch: bool) -> bool {
-        // The two are compared where their paths part.
+        // The two are compared at the level where their paths part (`find_matching_se()`).
         let Some((group, curr, woken)) = self.parting(cpu, id) else { return false };
         let (c, w) = (&self.entities[curr], &self.entities[woken]);
         if c.idle && !w.idle {
@@ -581,7 +583,7 @@ impl Fair {
         }
     }
 
-    /// The level at which the running task of a CPU and another one part, with both entities there.
+    /// The group at which the paths of a CPU's current task and of another task part, with the entities of both there.
     fn parting(&self, cpu: usize, id: EntityId) -> Option<(usize, EntityId, EntityId)> {
         let mut path = vec![id];
         let mut group = self.entities[id].group;
@@ -607,7 +609,8 @@ impl Fair {
         None
     }
 
-    /// Run time until the request of the current task, or of a group of its, is done (EEVDF). None: nobody else waits.
+    /// Run time until the request of the current task, or of one of its groups, is done (EEVDF), or until its
+    /// protection ends (from 6.17 on). None: no other entity waits.
     pub fn slice_left_ns(&self, cpu: usize) -> Option<u64> {
         if self.rules.flavour == Flavour::Cfs {
             return None;
@@ -632,7 +635,7 @@ impl Fair {
         least
     }
 
-    /// The tick: should somebody else run? (EEVDF decides as it charges.)
+    /// The tick. Returns whether to reschedule. (EEVDF decides in `charge()`.)
     pub fn tick(&mut self, cpu: usize) -> bool {
         if !matches!(self.rules.flavour, Flavour::Cfs) {
             return false;
@@ -658,7 +661,7 @@ impl Fair {
         false
     }
 
-    /// The task yields: its deadline moves behind one more slice.
+    /// The task yields. EEVDF: its deadline moves back by a slice. CFS: its v moves on by the minimum granularity.
     pub fn yields(&mut self, id: EntityId) {
         let entity = &mut self.entities[id];
         match self.rules.flavour {

@@ -25,31 +25,31 @@ pub enum Flavour {
         /// See above.
         version: u32,
     },
-    /// Before.
+    /// Before 6.6.
     Cfs,
 }
 
-/// Constants of one kernel on so many CPUs.
+/// Constants of one kernel, by its number of CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     /// Which scheduler.
     pub flavour: Flavour,
-    /// EEVDF: what a task asks for at a time, ns.
+    /// EEVDF: base slice, ns.
     pub base_slice_ns: u64,
     /// EEVDF: the same before it is scaled with the number of CPUs, ns.
     unscaled_slice_ns: u64,
-    /// CFS: period for up to eight tasks, ns.
+    /// CFS: period for up to eight tasks (`sched_latency`), ns.
     pub latency_ns: u64,
-    /// CFS: least part of it, ns.
+    /// CFS: least slice (minimum granularity), ns.
     pub min_granularity_ns: u64,
-    /// CFS: lead that a waking task needs to preempt, ns.
+    /// CFS: lead that a waking task needs to preempt (wake-up granularity), ns.
     pub wakeup_granularity_ns: u64,
     /// The tick, ns.
     pub tick_ns: u64,
 }
 
 impl Rules {
-    /// Of a kernel on `cpus` CPUs with a tick of `tick_ns`.
+    /// The rules of a kernel on `cpus` CPUs with a tick of `tick_ns`.
     pub fn new(flavour: Flavour, cpus: usize, tick_ns: u64) -> Self {
         // 1 + log2 of the CPUs, at most eight.
         let factor = u64::from(1 + cpus.clamp(1, 8).ilog2());
@@ -68,7 +68,7 @@ impl Rules {
         }
     }
 
-    /// The same with what somebody has written to `/sys/kernel/debug/sched`, ns.
+    /// The same with values as written to `/sys/kernel/debug/sched`, ns.
     #[must_use]
     pub fn with_granularity(mut self, least_ns: Option<u64>, wakeup_ns: Option<u64>) -> Self {
         if let Some(ns) = least_ns {
@@ -81,7 +81,7 @@ impl Rules {
         self
     }
 
-    /// Most that a task is owed or owes when it leaves, virtual.
+    /// Limit of a task's lag when it is dequeued, virtual.
     pub(super) fn lag_limit(&self, entity: &Entity) -> i64 {
         let ns = (2 * entity.slice_ns).max(self.tick_ns);
         (ns * 1024 / entity.weight.max(1)) as i64
@@ -92,7 +92,7 @@ impl Rules {
         matches!(self.flavour, Flavour::Eevdf { version } if version >= 617)
     }
 
-    /// Up to which v a task that has just been chosen is protected (RUN_TO_PARITY).
+    /// The v up to which a task that was just picked is protected (RUN_TO_PARITY).
     pub(super) fn protection(&self, entity: &Entity, shortest_slice_ns: u64) -> i64 {
         match self.flavour {
             Flavour::Cfs => entity.v,
@@ -104,7 +104,7 @@ impl Rules {
         }
     }
 
-    /// CFS: turn of a task of `weight` among `entities` of `total` weight, ns.
+    /// CFS: slice of a task of `weight` among `entities` of `total` weight, ns (`sched_slice()`).
     pub(super) fn cfs_slice(&self, weight: u64, total: u64, entities: usize) -> u64 {
         let most = self.latency_ns.div_ceil(self.min_granularity_ns) as usize;
         let period =
@@ -130,7 +130,7 @@ pub(super) fn place_eevdf(
     let weight = rq.weight(entities) as i64;
     let mut v = average;
     if weight > 0 && how != Arrival::New && entity.lag != 0 {
-        // V moves towards whoever joins: inflated by (W + w) / W the lag is what it was afterwards.
+        // V moves towards the entity that joins: inflated by (W + w) / W, the lag is the same afterwards (PLACE_LAG).
         let own = entity.weight as i64;
         v -= (i128::from(entity.lag) * i128::from(weight + own) / i128::from(weight)) as i64;
     }
@@ -144,7 +144,7 @@ pub(super) fn place_eevdf(
     (v, deadline)
 }
 
-/// The same for CFS; the deadline means nothing.
+/// The same for CFS; the deadline is not used.
 pub(super) fn place_cfs(
     entity: &Entity,
     rq: &Rq,
@@ -153,7 +153,7 @@ pub(super) fn place_cfs(
     rules: &Rules,
 ) -> (i64, i64) {
     let v = match how {
-        // v came along relative to the queue that was left.
+        // v is relative to the queue that was left.
         Arrival::Migrated => entity.v + rq.floor,
         Arrival::New => {
             let total = rq.weight(entities) + entity.weight;

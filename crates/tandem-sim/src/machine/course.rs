@@ -1,4 +1,4 @@
-//! Programs: step by step, and what they wait for.
+//! Execution of programs: their steps, and what they wait for.
 
 use super::state::{Account, Course, Resched, Segment, State};
 use super::Machine;
@@ -20,7 +20,7 @@ impl Machine {
         }
         match course.segment {
             Segment::Run(0) => course.segment = Segment::None,
-            // Nobody has granted it: it sleeps instead.
+            // Not granted while it spun: it blocks.
             Segment::Spin(Some(0)) if !course.granted => {
                 course.segment = Segment::None;
                 self.block(task);
@@ -29,7 +29,7 @@ impl Machine {
         }
     }
 
-    /// What the task waited for is there. Whoever spins notices when it runs.
+    /// Grants a task what it waits for. A spinning task notices it when it runs.
     pub(super) fn grant(&mut self, task: usize) {
         if let Some(course) = self.course(task) {
             course.granted = true;
@@ -40,7 +40,7 @@ impl Machine {
         }
     }
 
-    /// Grants and, if it sleeps, wakes.
+    /// Grants a task what it waits for, and wakes it if it sleeps.
     fn release(&mut self, task: usize, by: usize, sync: bool) {
         self.grant(task);
         if self.tasks[task].state != State::Sleeping {
@@ -51,7 +51,7 @@ impl Machine {
         self.wake(task, waker, sync);
     }
 
-    /// The task goes to sleep; it costs a system call.
+    /// The task blocks, which costs a system call.
     fn block(&mut self, task: usize) {
         let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
         let account = if world == 0 { Account::HostKernel } else { Account::GuestKernel };
@@ -60,7 +60,7 @@ impl Machine {
         self.sleep(task);
     }
 
-    /// The task waits for a grant in the way that it likes.
+    /// The task waits for a grant: it blocks or spins, as its program says.
     fn wait(&mut self, task: usize) {
         let waiting = self.tasks[task].waiting();
         let Some(course) = self.course(task) else { return };
@@ -72,7 +72,7 @@ impl Machine {
         }
     }
 
-    /// Does steps until one takes time. The task is on a CPU.
+    /// Does the next step of a running task's program.
     pub(super) fn advance(&mut self, task: usize) {
         let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
         self.cpu(world, cpu).entered_kernel = true;
@@ -160,7 +160,7 @@ impl Machine {
         }
     }
 
-    /// The task's affinity is set to the next CPU: the kernel moves it as soon as it is switched out.
+    /// Sets the task's affinity to the next CPU. The kernel migrates it as soon as it is switched out.
     fn hop(&mut self, task: usize) {
         let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
         let cpus = self.worlds[world].cpus.len();
@@ -203,9 +203,10 @@ impl Machine {
         }
     }
 
-    /// The lock is free for whoever comes, as a mutex of the C library is: one that sleeps is woken and tries again when
-    /// it runs, and so do all that spin. A lock that is handed to a sleeper stays idle until that runs, and those who
-    /// share it go on in step with the slowest from then on.
+    /// Any task that comes can take the lock (barging), as with a mutex of the C library. The first sleeping waiter
+    /// is woken and tries again when it runs. All spinning waiters try, too. A lock that is handed off to a
+    /// sleeping waiter lies idle until that waiter runs, and from then on all tasks that share it proceed in step
+    /// with the slowest.
     fn unlock(&mut self, task: usize, lock: usize) {
         self.locks[lock].owner = None;
         let waiters = std::mem::take(&mut self.locks[lock].waiters);
@@ -221,7 +222,7 @@ impl Machine {
         }
     }
 
-    /// Wakes a task that needs the lock before it goes on, or lets it notice that it can try.
+    /// Lets a task that needs the lock try to take it: wakes it, or ends its spinning.
     fn try_lock(&mut self, task: usize, lock: usize, by: usize) {
         if let Some(course) = self.course(task) {
             course.locks = Some(lock);
@@ -298,7 +299,7 @@ impl Machine {
         self.wait(task);
     }
 
-    /// Serves the next request, or waits for one. What was served before is done now.
+    /// Completes the previous request, then serves the next one or waits for one.
     fn serve(&mut self, task: usize, stream: usize) {
         let now = self.now;
         if let Some(at) = self.course(task).and_then(|course| course.request_at.take()) {
@@ -318,7 +319,7 @@ impl Machine {
         if r.intake == Intake::Locked {
             if r.receiver.is_some_and(|other| other != task) {
                 r.locked_out.push_back(task);
-                // Whoever is woken may find that another was faster.
+                // When it is woken, another server may have taken the lock.
                 self.wait_to_serve(task, true);
                 return;
             }
@@ -332,14 +333,14 @@ impl Machine {
             }
             None => {
                 r.idle.push(task);
-                // Woken with the lock, it looks for itself whether there is one.
+                // It is woken with the lock, and checks itself whether there is a request.
                 let again = r.intake == Intake::Locked;
                 self.wait_to_serve(task, again);
             }
         }
     }
 
-    /// Hands out the next request at its time, or as soon after it as the task runs.
+    /// Dispatches the next request at its arrival time, or as soon after it as the task runs.
     fn dispatch(&mut self, task: usize, stream: usize) {
         let now = self.now;
         let r = &mut self.requests[stream];
@@ -368,7 +369,7 @@ impl Machine {
         self.wake(server, Some(cpu), false);
     }
 
-    /// A server sleeps; `again`: when it wakes up it tries once more to get a request.
+    /// A server blocks. `again`: after the wake-up it tries again to get a request.
     fn wait_to_serve(&mut self, task: usize, again: bool) {
         if let Some(course) = self.course(task) {
             course.granted = false;
@@ -387,7 +388,7 @@ impl Machine {
         }
     }
 
-    /// A server runs: if it has a request, it begins with it now.
+    /// A server runs: if it has taken a request, its service begins now.
     pub(super) fn begin_service(&mut self, task: usize) {
         let now = self.now;
         let Some(course) = self.course(task) else { return };
@@ -396,7 +397,7 @@ impl Machine {
         }
     }
 
-    /// Whoever has its request gives the lock back.
+    /// A server that has a request releases the lock, and wakes the next server.
     fn let_next_in(&mut self, task: usize, stream: usize) {
         let r = &mut self.requests[stream];
         if r.receiver != Some(task) {
@@ -409,7 +410,7 @@ impl Machine {
         }
     }
 
-    /// A request has reached the machine: an interrupt.
+    /// A request reaches the machine: an interrupt.
     pub(super) fn arrival(&mut self, stream: usize) {
         let now = self.now;
         let r = &mut self.requests[stream];
@@ -422,14 +423,14 @@ impl Machine {
         self.interrupt(world, cpu, Irq::Arrival { stream, at: now });
     }
 
-    /// Its interrupt has been handled: a server that has nothing to do gets it.
+    /// The interrupt of a request has been handled: an idle server gets the request.
     pub(super) fn request_arrived(&mut self, stream: usize, at: Ns, cpu: usize) {
         self.record.delivered(self.now, stream, self.now.saturating_sub(at));
         let r = &mut self.requests[stream];
         if r.waiting.is_empty() || r.idle.is_empty() {
             return;
         }
-        // The one that slept last: its cache is warmest (as with exclusive wake-ups of epoll).
+        // The server that went to sleep last: its cache is warmest (as with exclusive wake-ups of epoll).
         let Some(task) = r.idle.pop() else { return };
         if r.intake != Intake::Locked {
             let Some(at) = r.waiting.pop_front() else { return };
@@ -469,7 +470,7 @@ impl Machine {
         self.wake(task, Some(cpu), false);
     }
 
-    /// A task goes on elsewhere: its cache is cold there.
+    /// A task migrates: its cache is cold on the new CPU.
     pub(super) fn chill(&mut self, task: usize, to: usize) {
         let (world, from) = (self.tasks[task].world, self.tasks[task].cpu);
         let place = |cpu: usize| if world == 0 { Some(cpu) } else { self.last_pcpu(world, cpu) };
@@ -491,7 +492,7 @@ impl Machine {
         self.worlds[world].cpus[cpu].vcpu.map(|vcpu| self.tasks[vcpu].cpu)
     }
 
-    /// A task comes back after others had its CPU for some time.
+    /// A task is switched in after other tasks ran on its CPU for some time.
     pub(super) fn warm_up_after(&mut self, task: usize, others_ns: Ns) {
         let Some(kib) = self.tasks[task].course().map(|course| course.program.working_set_kib) else {
             return;

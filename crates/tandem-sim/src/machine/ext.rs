@@ -1,4 +1,4 @@
-//! sched_ext as the kernel does it (`kernel/sched/ext.c`): when a policy is asked, and what becomes of its answers.
+//! sched_ext as in the kernel (`kernel/sched/ext.c`): when a policy's callbacks are called, and what their calls do.
 
 use super::state::{Account, Resched, State};
 use super::Machine;
@@ -11,26 +11,26 @@ use crate::scx::{NewTask, Policy, Settings};
 use crate::SimError;
 use std::time::Instant;
 
-/// Rounds in which dispatch() may move tasks that then cannot run here (`SCX_DSP_MAX_LOOPS`).
+/// Most calls of dispatch() in a row that move tasks of which none can run here (`SCX_DSP_MAX_LOOPS`).
 const MOST_ROUNDS: usize = 32;
-/// How often the watchdog looks.
+/// Interval of the watchdog's checks.
 const WATCHDOG_EVERY_NS: Ns = 1_000_000_000;
 
-/// How a task comes into its policy's hands.
+/// Why a task is enqueued to its policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offer {
     /// It woke up.
     Wakeup,
-    /// Its turn is over.
+    /// Its slice is over.
     Again,
-    /// Its turn is over, and nobody else wants the CPU.
+    /// Its slice is over, and no other task is queued for the CPU (`SCX_ENQ_LAST`).
     Last,
-    /// Its place was taken back.
+    /// It was taken back out of a local DSQ (`scx_bpf_reenqueue_local()`).
     Displaced,
 }
 
 impl Machine {
-    /// Puts a kernel's tasks into the hands of the guest scheduler. Its groups must be there, its tasks come later.
+    /// Loads the guest scheduler for a kernel. The kernel's groups must exist already; its tasks are added later.
     ///
     /// # Errors
     /// The policy cannot be loaded.
@@ -45,7 +45,7 @@ impl Machine {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// A new group of a kernel with a policy.
+    /// Tells a kernel's policy of a new group.
     pub(crate) fn introduce_group(&mut self, world: usize, number: usize) {
         let group = self.worlds[world].fair.group(number);
         let weight = (group.shares * 100 / 1024).clamp(1, 10_000);
@@ -57,7 +57,7 @@ impl Machine {
         }
     }
 
-    /// A new task of a kernel with a policy.
+    /// Tells a kernel's policy of a new task.
     pub(crate) fn introduce(&mut self, task: usize, group: usize, nice: i32) {
         const SCHED_OTHER: u32 = 0;
         const SCHED_BATCH: u32 = 3;
@@ -84,12 +84,12 @@ impl Machine {
         self.worlds[world].policy = Some(policy);
     }
 
-    /// Is a task in the hands of a policy? Its number there.
+    /// Number of a task in its policy; none: no policy schedules it.
     pub(super) fn number(&self, task: usize) -> Option<usize> {
         self.tasks[task].scx.filter(|_| !self.tasks[task].real_time)
     }
 
-    /// Number of the task that runs on a CPU, if it is in the hands of a policy.
+    /// Number of a CPU's current task in its policy, if a policy schedules it.
     fn current_number(&self, world: usize, cpu: usize) -> Option<usize> {
         self.worlds[world].cpus[cpu].curr.and_then(|task| self.number(task))
     }
@@ -99,7 +99,7 @@ impl Machine {
         self.failure.get_or_insert(SimError::Contradiction { at_ns, what });
     }
 
-    /// Calls a policy. What it asks for is done when it has returned; its time is the CPU's.
+    /// Calls a policy. Its effects are carried out after it has returned. Its BPF time is added to the CPU's work.
     fn policy<R>(&mut self, world: usize, cpu: usize, call: impl FnOnce(&mut Policy) -> R) -> Option<R> {
         let mut policy = self.worlds[world].policy.take()?;
         policy.kernel_mut().now = self.now;
@@ -167,7 +167,7 @@ impl Machine {
         self.resched_from(world, cpu, Some(here), true);
     }
 
-    /// The slice of the task that runs on a CPU is over.
+    /// Ends the slice of a CPU's current task.
     fn end_slice(&mut self, world: usize, cpu: usize) {
         let number = self.current_number(world, cpu);
         if let (Some(number), Some(policy)) = (number, self.worlds[world].policy.as_mut()) {
@@ -175,7 +175,7 @@ impl Machine {
         }
     }
 
-    /// CPU for a task that wakes up.
+    /// CPU for a task that wakes up, as the policy chooses it.
     pub(super) fn ask_for_cpu(&mut self, task: usize, waker: Option<usize>, sync: bool) -> usize {
         let (world, prev) = (self.tasks[task].world, self.tasks[task].cpu);
         let mut usable =
@@ -190,7 +190,7 @@ impl Machine {
         self.policy(world, here, |policy| policy.select_cpu(here, number, prev, flags)).unwrap_or(prev)
     }
 
-    /// A task is put into its policy's hands. `from`: the CPU that does so.
+    /// Enqueues a task to its policy. `from`: the CPU that does so.
     pub(super) fn offer(&mut self, task: usize, cpu: usize, how: Offer, from: Option<usize>) {
         let world = self.tasks[task].world;
         let Some(number) = self.number(task) else { return };
@@ -216,7 +216,7 @@ impl Machine {
         }
     }
 
-    /// A task of a policy goes to sleep.
+    /// Dequeues a task of a policy that goes to sleep.
     pub(super) fn withdraw(&mut self, task: usize) {
         let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
         let Some(number) = self.number(task) else { return };
@@ -231,7 +231,7 @@ impl Machine {
         });
     }
 
-    /// Run time of the task on a CPU: it comes off its slice. That the slice is over is seen at the tick.
+    /// Takes run time of a CPU's current task off its slice. The tick sees that a slice is over.
     pub(super) fn charge_slice(&mut self, world: usize, cpu: usize, ns: Ns) {
         let number = self.current_number(world, cpu);
         if let (Some(number), Some(policy)) = (number, self.worlds[world].policy.as_mut()) {
@@ -269,7 +269,7 @@ impl Machine {
         }
     }
 
-    /// Tasks that a policy lets wait for longer than the kernel tolerates end the run.
+    /// The watchdog: a task that a policy leaves runnable for longer than the kernel tolerates ends the run.
     fn watchdog(&mut self, world: usize) {
         let now = self.now;
         if now < self.worlds[world].watchdog_at {
@@ -289,7 +289,7 @@ impl Machine {
         }
     }
 
-    /// Is there something to run on a CPU, or to look for?
+    /// Has a CPU a task to run, or a reason to look for one?
     pub(super) fn has_work(&self, world: usize, cpu: usize) -> bool {
         let w = &self.worlds[world];
         if !w.cpus[cpu].real_time.is_empty() {
@@ -301,7 +301,7 @@ impl Machine {
         }
     }
 
-    /// Tasks on a CPU that run or wait there, as far as the kernel knows.
+    /// Number of tasks that run or wait on a CPU, as far as the kernel knows.
     pub(super) fn crowd(&self, world: usize, cpu: usize) -> usize {
         let w = &self.worlds[world];
         match &w.policy {
@@ -310,7 +310,8 @@ impl Machine {
         }
     }
 
-    /// Chooses who runs next on a CPU of a kernel with a policy (`pick_task_scx`), if no higher class wants it. None: idle.
+    /// Picks the next task of a CPU of a kernel with a policy (`pick_task_scx()`), if no higher class has one.
+    /// None: idle.
     fn pick_for_policy(&mut self, world: usize, cpu: usize, prev: Option<usize>) -> Option<usize> {
         let numbers = prev.and_then(|task| self.number(task));
         let goes_on = numbers.filter(|_| prev.is_some_and(|task| self.tasks[task].state == State::Running));
@@ -357,7 +358,7 @@ impl Machine {
         next.flatten().map(|number| self.worlds[world].policy_tasks[number])
     }
 
-    /// Chooses and switches.
+    /// Picks the next task of a CPU of a kernel with a policy, and switches to it.
     pub(super) fn schedule_by_policy(&mut self, world: usize, cpu: usize) {
         self.charge(world, cpu);
         let prev = self.worlds[world].cpus[cpu].curr;
@@ -367,7 +368,7 @@ impl Machine {
         let next = urgent.or_else(|| self.pick_for_policy(world, cpu, prev));
         if next == prev {
             if next.is_none() {
-                // Idle as before, and free to be chosen again (`pick_task_idle()`).
+                // Still idle, and available again to idle selection (`pick_task_idle()`).
                 self.policy(world, cpu, |policy| policy.kernel_mut().idle.set(cpu, true));
             }
             return;
@@ -399,7 +400,7 @@ impl Machine {
         self.wake_if_woken(prev, cpu);
     }
 
-    /// `put_prev_task_scx`.
+    /// `put_prev_task_scx()`.
     fn put_back(&mut self, world: usize, cpu: usize, prev: usize, to_idle: bool) {
         let goes_on = self.tasks[prev].state == State::Running;
         let Some(number) = self.number(prev) else {
@@ -418,7 +419,7 @@ impl Machine {
             return;
         }
         if left.unwrap_or(0) > 0 {
-            // Somebody of a higher class came.
+            // A higher class preempted it.
             let again = Insertion { dsq: DSQ_LOCAL, slice_ns: 0, key: None, flags: ENQ_HEAD };
             self.policy(world, cpu, |policy| policy.kernel_mut().insert(number, &again));
         } else {

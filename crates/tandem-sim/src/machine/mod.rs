@@ -1,9 +1,9 @@
-//! The machine at work: events, who does what on which CPU, and where the time goes.
+//! The machine's event loop: what each CPU executes, and how its time is accounted.
 //!
-//! A physical CPU does one thing at a time: work of the host's kernel, or a host task. If that task is a vCPU it does what
-//! the vCPU does: work of the guest's kernel, or a guest task. Whenever anything changes, what was done so far is settled
-//! ([`Machine::settle`]), states that take no time are passed ([`Machine::prepare`]), and the end of what comes next is
-//! put into the queue ([`Machine::arm`]). A vCPU that is off its pCPU keeps what it was at.
+//! A physical CPU does one thing at a time: work of the host's kernel, or a host task. If that task is a vCPU, the
+//! pCPU does what the vCPU does: work of the guest's kernel, or a guest task. Whenever anything changes, the time
+//! so far is accounted ([`Machine::settle`]), states that take no time are passed ([`Machine::prepare`]), and the
+//! end of the next state goes into the event queue ([`Machine::arm`]). A vCPU that is not running keeps its state.
 
 mod course;
 mod ext;
@@ -21,30 +21,30 @@ use state::{Account, Cpu, Done, Kind, Segment, State, Task, Work, World, ACCOUNT
 use std::collections::BTreeSet;
 pub use watch::Watch;
 
-/// Speeds are in 1024ths.
+/// Full speed. Speeds are in 1024ths.
 const FULL_SPEED: u64 = 1024;
-/// States without time are passed at most so often in a row: more means that something goes round in circles.
+/// Most states without duration that are passed in a row; more mean an endless loop.
 const MOST_ROUNDS: u32 = 10_000;
 
 /// A physical CPU.
 #[derive(Debug, Clone, Default)]
 struct Pcpu {
-    /// Up to here everything is settled.
+    /// Time up to which everything is accounted.
     settled_at: Ns,
     /// Speed since then.
     speed: u64,
-    /// Number of the end of work that is in the queue.
+    /// Generation number of the end of work that is in the event queue.
     turn: u32,
     accounts: [Ns; ACCOUNTS],
 }
 
-/// Everything.
+/// The simulated machine, with all kernels and tasks on it.
 pub struct Machine {
-    /// Time.
+    /// Simulated time.
     pub now: Ns,
     /// Hardware.
     pub hardware: Hardware,
-    /// What things cost.
+    /// Costs of operations.
     pub costs: Costs,
     /// Kernels; number 0 is the host.
     pub worlds: Vec<World>,
@@ -64,26 +64,26 @@ pub struct Machine {
     pub requests: Vec<Requests>,
     /// Devices.
     pub devices: Vec<Device>,
-    /// What changes in the course of the run.
+    /// Changes during the run, by phase.
     pub phases: Vec<Vec<Change>>,
-    /// What was measured.
+    /// Measurements.
     pub record: crate::record::Record,
     queue: Queue,
     pcpus: Vec<Pcpu>,
-    /// pCPUs whose next end of work has to be found anew.
+    /// pCPUs whose next end of work has to be computed anew.
     touched: BTreeSet<usize>,
     /// Random numbers of the kernels.
     random: crate::random::Stream,
-    /// Why the run cannot go on.
+    /// The error that ends the run.
     failure: Option<SimError>,
-    /// What the policies cost, where that is to be measured.
+    /// Measures what the policies cost, if set.
     pub watch: Option<Watch>,
 }
 
-/// Something that changes while the machine runs.
+/// A change in the host during the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// The quota of a group of the host that has one.
+    /// The quota of a host group that has one.
     Quota {
         /// Group.
         group: usize,
@@ -92,7 +92,7 @@ pub enum Change {
         /// Period, ns.
         period_ns: Ns,
     },
-    /// The CPUs that a task of the host may use.
+    /// The affinity of a host task.
     Pins {
         /// Task.
         task: usize,
@@ -101,7 +101,7 @@ pub enum Change {
     },
 }
 
-/// What a pCPU is at.
+/// What a pCPU executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Leaf {
     Idle,
@@ -117,7 +117,7 @@ enum Leaf {
 }
 
 impl Machine {
-    /// Hardware with a host kernel and nothing in it.
+    /// Hardware with a host kernel and no tasks.
     pub fn new(hardware: Hardware, costs: Costs, host: World, seed: u64) -> Self {
         let pcpus = (0..hardware.cpus())
             .map(|cpu| Pcpu { speed: speed_of(hardware.speed(cpu)), ..Pcpu::default() })
@@ -155,7 +155,7 @@ impl Machine {
             .map_err(|cause| SimError::Run { cause: Box::new(cause), before: self.recently() })
     }
 
-    /// The last switches, for people.
+    /// The last context switches, as text.
     fn recently(&self) -> String {
         let line = |s: &crate::record::Switch| {
             let who = s.task.map_or("nobody", |task| self.tasks[task].name.as_str());
@@ -185,12 +185,12 @@ impl Machine {
         self.check_accounts()
     }
 
-    /// Something is to happen at a time.
+    /// Adds an event to the queue.
     pub(crate) fn at(&mut self, at: Ns, event: Event) {
         self.queue.add(at, event);
     }
 
-    /// How many events there were.
+    /// Number of events so far.
     pub fn events(&self) -> u64 {
         self.queue.taken()
     }
@@ -261,7 +261,7 @@ impl Machine {
         Ok(())
     }
 
-    /// After each event: whatever was touched finds its next end of work.
+    /// After each event: computes the next end of work of all touched pCPUs.
     fn finish_event(&mut self) -> Result<(), SimError> {
         let mut rounds = 0;
         while let Some(pcpu) = self.touched.pop_first() {
@@ -279,13 +279,13 @@ impl Machine {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Something changes on a pCPU.
+    /// Accounts a pCPU's time so far, and marks it as changed.
     fn touch(&mut self, pcpu: usize) {
         self.settle(pcpu);
         self.touched.insert(pcpu);
     }
 
-    /// The pCPU that a CPU of some kernel runs on at this moment.
+    /// The pCPU on which a CPU of a kernel is running now.
     fn pcpu_of(&self, world: usize, cpu: usize) -> Option<usize> {
         if world == 0 {
             return Some(cpu);
@@ -325,7 +325,7 @@ impl Machine {
         }
     }
 
-    /// Books the time since the last settlement.
+    /// Accounts the time since this was last done.
     fn settle(&mut self, pcpu: usize) {
         let passed = self.now - self.pcpus[pcpu].settled_at;
         if passed == 0 {
@@ -347,7 +347,7 @@ impl Machine {
             Leaf::Program { task } => self.settle_program(task, done),
         };
         self.pcpus[pcpu].accounts[account as usize] += passed;
-        // Both kernels see their current task running, as far as they can.
+        // Both kernels count it as run time of their current tasks, as far as they can see it.
         if let Some(task) = self.worlds[0].cpus[pcpu].curr {
             self.cpu(0, pcpu).uncharged_ns += passed;
             self.tasks[task].ran_ns += passed;
@@ -393,7 +393,7 @@ impl Machine {
         }
     }
 
-    /// Time until what a pCPU is at is done, at full speed; none: it goes on until something happens.
+    /// Time until what a pCPU executes is done, at full speed; none: it goes on until another event.
     fn left(&self, pcpu: usize) -> Option<Ns> {
         match self.leaf(pcpu) {
             Leaf::Idle => None,
@@ -445,7 +445,7 @@ impl Machine {
         }
     }
 
-    /// What a pCPU was at is done.
+    /// What a pCPU executed is done.
     fn work_ended(&mut self, pcpu: usize) {
         match self.leaf(pcpu) {
             Leaf::Idle => {}
@@ -467,7 +467,7 @@ impl Machine {
         }
     }
 
-    /// Adds kernel work to a CPU, behind what is there.
+    /// Adds kernel work to a CPU, behind the work that it has.
     fn burden(&mut self, world: usize, cpu: usize, account: Account, ns: Ns) {
         if ns > 0 {
             self.touch_cpu(world, cpu);
@@ -479,7 +479,7 @@ impl Machine {
         }
     }
 
-    /// Passes all states that take no time, until the pCPU has something to do or nothing at all.
+    /// Passes all states that take no time, until the pCPU has something to execute or is idle.
     fn prepare(&mut self, pcpu: usize) -> Result<(), SimError> {
         for _ in 0..MOST_ROUNDS {
             if !self.worlds[0].cpus[pcpu].work.is_empty() {
@@ -516,7 +516,7 @@ impl Machine {
         })
     }
 
-    /// The same for a guest's CPU that is on its pCPU. Has it something to do now?
+    /// The same for a running vCPU. Returns whether it has something to execute.
     fn prepare_guest(&mut self, world: usize, cpu: usize) -> bool {
         self.take_interrupts(world, cpu);
         let c = &self.worlds[world].cpus[cpu];
@@ -542,7 +542,7 @@ impl Machine {
         false
     }
 
-    /// Is a CPU to switch now? What is lazy waits until it has been in the kernel anyway.
+    /// Must a CPU reschedule now? A lazy request waits until the CPU has entered the kernel for another reason.
     fn is_due(&self, world: usize, cpu: usize) -> bool {
         let c = &self.worlds[world].cpus[cpu];
         match c.resched {
@@ -552,7 +552,7 @@ impl Machine {
         }
     }
 
-    /// Counts cores on which a guest's program works, again and again.
+    /// Samples periodically on how many cores a guest's program works.
     pub(crate) fn sample(&mut self) {
         const EVERY_NS: Ns = 1_000_000;
         let works = |pcpu: usize| match self.leaf(pcpu) {
@@ -573,7 +573,7 @@ impl Machine {
         self.tasks[task].course().is_some_and(|course| match course.segment {
             Segment::None => false,
             Segment::Run(_) => true,
-            // Granted while it was away, or just now.
+            // Granted while it was not running, or just now.
             Segment::Spin(_) => !course.granted,
         })
     }

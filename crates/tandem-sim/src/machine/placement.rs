@@ -1,5 +1,5 @@
-//! Where tasks wake up and what balancing moves: the fair class's `select_task_rq_fair()` and `load_balance()`, by the
-//! book but for what the documentation says.
+//! Wake-up placement and load balance of the fair class: `select_task_rq_fair()` and `load_balance()` as in the
+//! kernel, except for the differences that the documentation names.
 
 use super::state::State;
 use super::Machine;
@@ -7,17 +7,17 @@ use crate::fair::{Arrival, Flavour};
 use crate::hardware::Distance;
 use crate::queue::Ns;
 
-/// A task that ran so recently is hot, ns (`sysctl_sched_migration_cost`).
+/// A task that ran within this time is cache-hot, ns (`sysctl_sched_migration_cost`).
 const HOT_NS: Ns = 500_000;
-/// Most tasks that one balancing moves.
+/// Most tasks that one load balance moves (`sysctl_sched_nr_migrate`).
 const MOST_MOVED: usize = 32;
-/// Imbalance that is left alone: a sixth (`imbalance_pct` 117).
+/// Imbalance that is tolerated: a sixth (`imbalance_pct` 117).
 const IMBALANCE_PCT: u64 = 117;
-/// Busy CPUs balance so much less often.
+/// Busy CPUs balance less often by this factor (`busy_factor`).
 const BUSY_FACTOR: u64 = 16;
 
 impl Machine {
-    /// Idle, or with best-effort tasks only; a vCPU whose host has taken its pCPU is neither.
+    /// Idle, or with SCHED_IDLE tasks only. A preempted vCPU does not count as idle (`available_idle_cpu()`).
     fn looks_idle(&self, world: usize, cpu: usize) -> bool {
         let w = &self.worlds[world];
         let idle = w.cpus[cpu].wake_list.is_empty() && w.fair.running(cpu) == w.fair.idle_running(cpu);
@@ -29,8 +29,8 @@ impl Machine {
         !page.preempted || (halted && !w.halted_looks_preempted)
     }
 
-    /// What is left of a CPU's capacity after steal, 0 to 1024. Only kernels with `CONFIG_PARAVIRT_TIME_ACCOUNTING` know
-    /// of steal (`update_rq_clock_task()`).
+    /// A CPU's capacity after steal, 0 to 1024. Only kernels with `CONFIG_PARAVIRT_TIME_ACCOUNTING` know of steal
+    /// (`update_rq_clock_task()`).
     fn capacity(&self, world: usize, cpu: usize) -> u64 {
         if !self.worlds[world].sees_steal {
             return 1024;
@@ -43,7 +43,7 @@ impl Machine {
         self.worlds[world].layout.distance(a, b) <= Distance::Cache
     }
 
-    /// The waker's habit of waking different tasks.
+    /// Counts how often the waker changes the task that it wakes (`record_wakee()`).
     pub(super) fn note_wakee(&mut self, world: usize, waker_cpu: usize, task: usize) {
         let Some(waker) = self.worlds[world].cpus[waker_cpu].curr else { return };
         let now = self.now;
@@ -142,7 +142,7 @@ impl Machine {
             if layout.threads < 2 {
                 return cpu;
             }
-            // A whole idle core before a thread of a busy one.
+            // A fully idle core before an idle thread of a busy core.
             if layout.siblings(cpu).filter(|c| *c < cpus).all(|c| self.looks_idle(world, c)) {
                 return cpu;
             }
@@ -151,13 +151,13 @@ impl Machine {
         single.unwrap_or(target)
     }
 
-    /// CPU for a new task: the one with least to do.
+    /// CPU for a new task: the one with the least load.
     pub(crate) fn select_cpu_for_new(&mut self, task: usize) -> usize {
         let world = self.tasks[task].world;
         let fair = &self.worlds[world].fair;
         let usable = || (0..self.worlds[world].cpus.len()).filter(|cpu| self.tasks[task].allowed[*cpu]);
         let least = usable().map(|cpu| fair.load(cpu)).min().unwrap_or(0);
-        // Among equals the kernel takes the one that has been idle for the shortest time: any of them.
+        // Among equals the kernel takes the CPU that has been idle for the shortest time. The model takes a random one.
         let equals: Vec<usize> = usable().filter(|cpu| fair.load(*cpu) == least).collect();
         match equals.len() {
             0 => 0,
@@ -165,7 +165,7 @@ impl Machine {
         }
     }
 
-    /// Tasks that could go from one CPU to another, hot ones only if `hot`.
+    /// Waiting tasks that may migrate from one CPU to another; cache-hot ones only if `hot`.
     fn movable(&self, world: usize, from: usize, to: usize, hot: bool) -> Vec<usize> {
         let ready = |task: &usize| {
             let t = &self.tasks[*task];
@@ -174,7 +174,7 @@ impl Machine {
         self.worlds[world].fair.waiting_tasks(from).into_iter().filter(ready).collect()
     }
 
-    /// `by`: the CPU that does so.
+    /// Migrates a waiting task. `by`: the CPU that does so.
     pub(super) fn move_task(&mut self, task: usize, to: usize, by: usize) {
         let (world, from) = (self.tasks[task].world, self.tasks[task].cpu);
         self.charge(world, from);
@@ -183,11 +183,11 @@ impl Machine {
         self.queue_task_from(task, to, Arrival::Migrated, Some(by));
     }
 
-    /// A CPU is about to become idle: it takes a task from the busiest, nearest first.
+    /// Newidle balance: a CPU that is about to become idle pulls a task from the busiest CPU, nearest level first.
     pub(super) fn newidle_balance(&mut self, world: usize, cpu: usize) -> bool {
         let mean_idle = self.worlds[world].cpus[cpu].mean_idle_ns;
         for level in [Distance::Core, Distance::Cache, Distance::Machine] {
-            // Not worth it for so short a pause.
+            // Not worth it for so short an idle time.
             if mean_idle > 0 && mean_idle < HOT_NS / 2 && level > Distance::Core {
                 return false;
             }
@@ -207,7 +207,7 @@ impl Machine {
         false
     }
 
-    /// At a tick: is it time to look at other CPUs? Busy ones look seldom.
+    /// Periodic load balance, at a tick. Busy CPUs do it less often.
     pub(super) fn periodic_balance(&mut self, world: usize, cpu: usize) {
         let now = self.now;
         for (i, level) in [Distance::Core, Distance::Cache, Distance::Machine].into_iter().enumerate() {
@@ -225,15 +225,15 @@ impl Machine {
             }
             let busy = self.worlds[world].cpus[cpu].curr.is_some();
             let interval = span as Ns * 1_000_000 * if busy { BUSY_FACTOR } else { 1 };
-            // All look at moments of their own.
+            // CPUs balance at different times.
             let jitter = self.random.below(interval / 4 + 1);
             self.cpu(world, cpu).balance_at[i] = now + interval + jitter;
             self.balance(world, cpu, level, cpu);
         }
     }
 
-    /// A busy CPU on which tasks wait wakes one that is idle, whose tick is off, to balance for all idle ones
-    /// (`nohz_balancer_kick`). In a guest that costs both of them an exit.
+    /// A busy CPU with waiting tasks kicks an idle CPU, whose tick is stopped, to balance on behalf of all idle
+    /// CPUs (`nohz_balancer_kick()`). In a guest that costs both of them an exit.
     pub(super) fn ask_idle_to_balance(&mut self, world: usize, cpu: usize) {
         let w = &self.worlds[world];
         if self.now < w.idle_balance_at || w.fair.running(cpu) < 2 {
@@ -247,10 +247,10 @@ impl Machine {
         self.resched_from(world, balancer, Some(cpu), true);
     }
 
-    /// What it does then.
+    /// Nohz-idle balance by the kicked CPU, on behalf of all idle CPUs.
     pub(super) fn balance_idle(&mut self, world: usize, cpu: usize) {
         let cpus = self.worlds[world].cpus.len();
-        // Its own come last: it is not idle any more when it has taken something.
+        // The CPU itself comes last: after a pull it is no longer idle.
         for other in (cpu + 1..cpus).chain(0..=cpu) {
             if self.worlds[world].cpus[other].curr.is_some() {
                 continue;
@@ -261,12 +261,12 @@ impl Machine {
         }
     }
 
-    /// `by` looks on behalf of `cpu`.
+    /// Load balance of `cpu` at one level. `by`: the CPU that does so.
     fn balance(&mut self, world: usize, cpu: usize, level: Distance, by: usize) {
         let w = &self.worlds[world];
         let near = |other: &usize| w.layout.distance(cpu, *other) <= level;
         let cpus: Vec<usize> = (0..w.cpus.len()).filter(near).collect();
-        // Load over capacity, in 1024ths of a task of nice 0 on a whole CPU.
+        // Load over capacity; 1024 is a nice-0 task on a CPU of full capacity.
         let relative = |c: usize| w.fair.load(c) * 1024 / self.capacity(world, c);
         let busiest = cpus
             .iter()

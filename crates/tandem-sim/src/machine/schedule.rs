@@ -1,4 +1,4 @@
-//! What every kernel does: interrupts, ticks, waking, switching.
+//! Common to all kernels: interrupts, ticks, wake-ups, context switches.
 
 use super::ext::Offer;
 use super::state::{Account, Done, Kind, Preemption, Resched, State, Work};
@@ -19,7 +19,7 @@ impl Machine {
             let ns = self.costs.idle_exit_ns;
             self.cpu(0, cpu).work.push_back(Work::of(Account::IdleExit, ns));
         } else if self.runs_guest(cpu) {
-            // Out of the guest, and back into it.
+            // An exit from the guest, and the entry after it.
             let ns = self.costs.exit_ns;
             self.push_irq(0, cpu, Work::of(Account::Exit, ns));
         }
@@ -69,7 +69,7 @@ impl Machine {
         }
     }
 
-    /// Reports the run time of a CPU's task to its scheduler.
+    /// Charges the current task of a CPU for its run time.
     pub(super) fn charge(&mut self, world: usize, cpu: usize) {
         self.touch_cpu(world, cpu);
         let ns = std::mem::take(&mut self.cpu(world, cpu).uncharged_ns);
@@ -104,7 +104,7 @@ impl Machine {
         }
     }
 
-    /// What was lazy until now is due.
+    /// A lazy reschedule request becomes an immediate one.
     fn hurry(&mut self, world: usize, cpu: usize) {
         let c = self.cpu(world, cpu);
         if c.resched == Resched::Lazy {
@@ -112,14 +112,14 @@ impl Machine {
         }
     }
 
-    /// The slice timer of a host's CPU fires (`hrtick()`): what is due is not lazy.
+    /// The slice timer of a host CPU fires (`hrtick()`): its reschedule request is not lazy.
     fn slice_end(&mut self, cpu: usize) {
         self.charge(0, cpu);
         self.hurry(0, cpu);
         self.arm_slice_end(0, cpu);
     }
 
-    /// Arms the timer for the end of the current slice, if somebody else waits (`hrtick_start_fair()`). In the host.
+    /// Arms the timer for the end of the current slice, if another task waits (`hrtick_start_fair()`). Host only.
     fn arm_slice_end(&mut self, world: usize, cpu: usize) {
         if world != 0 || !self.worlds[0].hrtick {
             return;
@@ -135,7 +135,7 @@ impl Machine {
         }
     }
 
-    /// Arms the tick of a busy CPU. All CPUs of a kernel tick at moments of their own.
+    /// Arms the tick of a busy CPU. The ticks of a kernel's CPUs are staggered.
     pub(super) fn start_tick(&mut self, world: usize, cpu: usize) {
         let tick_ns = self.worlds[world].tick_ns;
         let cpus = self.worlds[world].cpus.len() as Ns;
@@ -160,7 +160,7 @@ impl Machine {
         c.tick_turn = c.tick_turn.wrapping_add(1);
     }
 
-    /// Somebody else should run on a CPU. `from_idle`: nobody runs there yet.
+    /// Requests a reschedule of a CPU (`resched_curr()`). `from_idle`: the CPU is idle.
     pub(super) fn resched(&mut self, world: usize, cpu: usize, from_idle: bool) {
         let lazy = self.worlds[world].preemption == Preemption::Lazy && !from_idle;
         let c = self.cpu(world, cpu);
@@ -168,7 +168,7 @@ impl Machine {
         c.resched = c.resched.max(wanted);
     }
 
-    /// The same from another CPU: who does not look by itself is told, unless it is lazy.
+    /// The same from another CPU, which sends an IPI unless the request is lazy.
     pub(super) fn resched_from(&mut self, world: usize, cpu: usize, from: Option<usize>, idle: bool) {
         self.resched(world, cpu, idle);
         if from == Some(cpu) {
@@ -180,7 +180,7 @@ impl Machine {
         }
     }
 
-    /// An interrupt from one CPU of a kernel to another. In a guest it costs the sender an exit.
+    /// Sends an IPI from one CPU of a kernel to another. In a guest it costs the sender an exit.
     pub(super) fn send_ipi(&mut self, world: usize, cpu: usize, from: Option<usize>, irq: Irq) {
         let delay = if world == 0 { self.costs.ipi_ns } else { self.costs.virtual_ipi_ns };
         if let (true, Some(from)) = (world != 0, from) {
@@ -200,7 +200,7 @@ impl Machine {
         }
         let world = self.tasks[task].world;
         if self.worlds[world].cpus[self.tasks[task].cpu].curr == Some(task) {
-            // It is still on its way out.
+            // It is still being switched out.
             self.tasks[task].woken = true;
             return;
         }
@@ -222,8 +222,9 @@ impl Machine {
         self.vcpu_waits(task);
         let idle = self.worlds[world].cpus[target].curr.is_none();
         if waker.is_some() && waker != Some(target) && idle && self.number(task).is_none() {
-            // The other CPU does the rest (TTWU_QUEUE). The guest scheduler does not allow that where the host reports
-            // steal: the other CPU may be away, and until it is back nobody could take the task over.
+            // The target CPU completes the wake-up (TTWU_QUEUE). The guest scheduler does not allow that where the
+            // host reports steal: the target may be preempted, and until it is scheduled in no other CPU could pull
+            // the task.
             let list = &mut self.cpu(world, target).wake_list;
             list.push(task);
             if list.len() == 1 {
@@ -235,7 +236,7 @@ impl Machine {
         self.queue_task_from(task, target, how, waker);
     }
 
-    /// Puts a runnable task into a CPU's queue, and looks whether it should run there at once.
+    /// Enqueues a runnable task on a CPU, and checks whether it preempts the current task.
     pub(super) fn queue_task_from(&mut self, task: usize, cpu: usize, how: Arrival, from: Option<usize>) {
         let world = self.tasks[task].world;
         self.charge(world, cpu);
@@ -264,7 +265,7 @@ impl Machine {
         }
     }
 
-    /// A task goes on elsewhere, if that is elsewhere.
+    /// Migrates a task to a CPU, unless that is its CPU already.
     pub(super) fn migrate(&mut self, task: usize, cpu: usize) {
         if self.tasks[task].cpu != cpu {
             self.tasks[task].migrations += 1;
@@ -290,7 +291,7 @@ impl Machine {
         self.tasks[task].ran_at = self.now;
     }
 
-    /// Chooses who runs next on a CPU and switches to it.
+    /// Picks the next task of a CPU, and switches to it.
     pub(super) fn schedule(&mut self, world: usize, cpu: usize) {
         if self.worlds[world].policy.is_some() {
             self.schedule_by_policy(world, cpu);
@@ -325,14 +326,14 @@ impl Machine {
         self.wake_if_woken(prev, cpu);
     }
 
-    /// Who was woken on the way out is out now.
+    /// Completes the wake-up of a task that was woken while it was being switched out.
     pub(super) fn wake_if_woken(&mut self, prev: Option<usize>, cpu: usize) {
         if let Some(prev) = prev.filter(|prev| std::mem::take(&mut self.tasks[*prev].woken)) {
             self.wake(prev, Some(cpu), false);
         }
     }
 
-    /// Switches from one task to another; either may be the idle one. The first has left.
+    /// Context switch. Either task may be the idle task (none). `prev` is already switched out ([`Machine::leaves`]).
     pub(super) fn switch(&mut self, world: usize, cpu: usize, prev: Option<usize>, next: Option<usize>) {
         let now = self.now;
         self.touch_cpu(world, cpu);
@@ -390,7 +391,7 @@ impl Machine {
         self.vcpu_comes(task);
     }
 
-    /// Something changes in the host.
+    /// Carries out a change in the host.
     pub(super) fn change(&mut self, change: &super::Change) {
         match change {
             super::Change::Quota { group, quota_ns, period_ns } => {
@@ -404,7 +405,7 @@ impl Machine {
                 }
                 match self.tasks[*task].state {
                     State::Running => {
-                        // It is moved as soon as it is switched out.
+                        // It is migrated as soon as it is switched out.
                         self.touch(cpu);
                         self.sleep(*task);
                         self.tasks[*task].woken = true;
@@ -419,7 +420,7 @@ impl Machine {
         }
     }
 
-    /// A period of a group's quota begins.
+    /// Begins a period of a group's quota.
     pub(super) fn refill(&mut self, world: usize, group: usize) {
         let again = self.worlds[world].fair.refill(group);
         for cpu in again {
@@ -430,7 +431,7 @@ impl Machine {
         }
     }
 
-    /// Does a pCPU run guest code at this moment?
+    /// Does a pCPU run guest code now?
     pub(super) fn runs_guest(&self, pcpu: usize) -> bool {
         let host = &self.worlds[0].cpus[pcpu];
         host.work.is_empty()

@@ -1,47 +1,47 @@
-//! Everything there is: kernels, their CPUs, tasks, and what each CPU is doing.
+//! State of the machine: kernels, their CPUs, tasks, and what each CPU executes.
 
 use crate::fair::{EntityId, Fair};
 use crate::program::{Program, Waiting};
 use crate::queue::{Irq, Ns};
 use std::collections::VecDeque;
 
-/// What the time of a physical CPU goes to. Every nanosecond belongs to exactly one of these.
+/// Accounts of the time of a physical CPU. Every nanosecond belongs to exactly one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 pub enum Account {
-    /// Nothing to do.
+    /// Idle.
     Idle,
-    /// Getting out of a sleep state.
+    /// Exit from an idle state.
     IdleExit,
-    /// A host task's own work.
+    /// User-space work of a host task.
     HostUser,
-    /// The host's kernel on behalf of tasks.
+    /// Host kernel work on behalf of tasks.
     HostKernel,
-    /// The host's interrupts and ticks.
+    /// Host interrupts and ticks.
     HostIrq,
     /// Host context switches.
     HostSwitch,
-    /// Exits and entries.
+    /// VM exits and entries.
     Exit,
-    /// Polling for a halted vCPU.
+    /// Halt polling for a vCPU.
     HaltPoll,
-    /// A guest task's own work.
+    /// User-space work of a guest task.
     GuestUser,
-    /// A guest's kernel on behalf of tasks.
+    /// Guest kernel work on behalf of tasks.
     GuestKernel,
-    /// Guests' interrupts and ticks.
+    /// Guest interrupts and ticks.
     GuestIrq,
     /// Guest context switches.
     GuestSwitch,
-    /// Spinning for somebody else, in the host or a guest.
+    /// Tasks that spin while they wait for others, in the host or a guest.
     Spin,
-    /// Refilling caches.
+    /// Cache refill.
     Refill,
-    /// BPF schedulers.
+    /// Callbacks of sched_ext policies.
     Policy,
 }
 
-/// How many accounts there are.
+/// Number of accounts.
 pub const ACCOUNTS: usize = Account::Policy as usize + 1;
 
 /// What happens when a piece of kernel work is done.
@@ -49,41 +49,41 @@ pub const ACCOUNTS: usize = Account::Policy as usize + 1;
 pub enum Done {
     /// Nothing.
     Nothing,
-    /// The interrupt's handler.
+    /// The handler of an interrupt takes effect.
     Irq(Irq),
-    /// The vCPU that runs here sleeps, or the host polls for a while first.
+    /// The vCPU that runs here blocks, or the host does halt polling first.
     Halt,
-    /// The poll is over: it sleeps.
+    /// Halt polling is over: the vCPU blocks.
     PollOver,
 }
 
-/// Work of a kernel on one CPU, before anything else happens there.
+/// Kernel work on one CPU. It precedes the work of tasks there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// Where its time goes.
+    /// Account of its time.
     pub account: Account,
     /// Time left at full speed, ns.
     pub left_ns: Ns,
-    /// What comes of it.
+    /// What happens when it is done.
     pub done: Done,
 }
 
 impl Work {
-    /// Work of which nothing comes but that it takes time.
+    /// Work that only takes time.
     pub fn of(account: Account, ns: Ns) -> Self {
         Self { account, left_ns: ns, done: Done::Nothing }
     }
 }
 
-/// Shall somebody else run?
+/// A request to reschedule a CPU (`need_resched`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Resched {
-    /// No.
+    /// None.
     #[default]
     No,
-    /// At the next tick, or when it returns to user space or to the guest.
+    /// At the next tick, or at the return to user space or to the guest (`TIF_NEED_RESCHED_LAZY`).
     Lazy,
-    /// Now.
+    /// At once (`TIF_NEED_RESCHED`).
     Now,
 }
 
@@ -92,37 +92,37 @@ pub enum Resched {
 pub struct Cpu {
     /// Task that runs; none: idle.
     pub curr: Option<usize>,
-    /// Shall somebody else run?
+    /// Pending reschedule request.
     pub resched: Resched,
-    /// It has been in the kernel since it was looked at last: what is lazy may happen now.
+    /// It has entered the kernel since it last scheduled: a lazy reschedule request may take effect.
     pub entered_kernel: bool,
-    /// Kernel work, first things first.
+    /// Kernel work, in order.
     pub work: VecDeque<Work>,
-    /// Interrupts that it has not taken yet (a vCPU that does not run).
+    /// Pending interrupts (of a vCPU that is not running).
     pub irqs: VecDeque<Irq>,
-    /// Real-time tasks that want to run, first things first.
+    /// Runnable real-time tasks, in order.
     pub real_time: VecDeque<usize>,
-    /// Tasks woken for it by others, on their way into its queue.
+    /// Tasks woken by other CPUs that are not in its run queue yet (TTWU_QUEUE).
     pub wake_list: Vec<usize>,
-    /// Run time of the current task that the scheduler does not know of yet, ns.
+    /// Run time of the current task that has not been charged yet, ns.
     pub uncharged_ns: Ns,
-    /// Number of the slice timer that is armed (HRTICK).
+    /// Generation number of the armed slice timer (HRTICK).
     pub slice_turn: u32,
-    /// Number of the tick that is armed.
+    /// Generation number of the armed tick.
     pub tick_turn: u32,
-    /// Is one armed?
+    /// Is a tick armed?
     pub ticking: bool,
-    /// Since when it is idle.
+    /// When it became idle.
     pub idle_since: Ns,
-    /// Mean time of being idle, ns.
+    /// Mean idle time, ns (as the kernel's `avg_idle`).
     pub mean_idle_ns: Ns,
-    /// When its load is balanced next, per level.
+    /// Time of its next load balance, per level.
     pub balance_at: [Ns; 3],
-    /// A busy CPU has asked it to balance for all that are idle.
+    /// A busy CPU has kicked it to balance on behalf of all idle CPUs (nohz-idle balance).
     pub balances_idle: bool,
-    /// Host task that is this CPU (guests).
+    /// Host task of this vCPU (guests).
     pub vcpu: Option<usize>,
-    /// Part of the time that it was stolen of late, 0 to 1.
+    /// Steal as a part of recent time, 0 to 1.
     pub stolen: Average,
 }
 
@@ -147,31 +147,31 @@ impl Average {
     }
 }
 
-/// Where a task is.
+/// State of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// On a CPU.
+    /// Runs on a CPU.
     Running,
-    /// Waits for one.
+    /// Waits for a CPU.
     Runnable,
-    /// Waits for something else.
+    /// Blocked: waits for something else.
     Sleeping,
     /// Has ended.
     Dead,
 }
 
-/// What a running program is at.
+/// What a program is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Segment {
     /// Between two steps.
     None,
     /// Works, ns left at full speed.
     Run(Ns),
-    /// Spins until it is granted what it waits for; or for so many ns more, then it sleeps.
+    /// Spins until it is granted what it waits for; with a limit, it blocks after that many ns more.
     Spin(Option<Ns>),
 }
 
-/// A running program.
+/// Execution of a program.
 #[derive(Debug, Clone)]
 pub struct Course {
     /// The program.
@@ -180,21 +180,21 @@ pub struct Course {
     pub next: usize,
     /// Rounds done.
     pub rounds: u64,
-    /// What it is at.
+    /// What it is doing.
     pub segment: Segment,
     /// It has been granted what it waited for.
     pub granted: bool,
-    /// A lock that it tries to get, once more, as soon as it runs.
+    /// A lock that it tries to take again as soon as it runs.
     pub locks: Option<usize>,
-    /// Arrival of the request that it serves.
+    /// Arrival time of the request that it serves.
     pub request_at: Option<Ns>,
-    /// It has one that it has not begun to serve: the stream.
+    /// Stream of a request that it has taken and not begun to serve.
     pub to_begin: Option<usize>,
-    /// Start, for timers.
+    /// Start time, the origin of its timers.
     pub started: Ns,
     /// Random numbers of its own.
     pub random: crate::random::Stream,
-    /// Cold cache to be refilled, ns of work.
+    /// Cache refill still to do, ns of work.
     pub cold_ns: Ns,
 }
 
@@ -203,7 +203,7 @@ pub struct Course {
 pub enum Kind {
     /// Runs a program.
     Program(Box<Course>),
-    /// Is a CPU of a guest.
+    /// Is a vCPU.
     Vcpu {
         /// The guest.
         world: usize,
@@ -221,7 +221,7 @@ pub struct Task {
     pub world: usize,
     /// What it is.
     pub kind: Kind,
-    /// Its number with its kernel's policy, if there is one.
+    /// Its number in its kernel's sched_ext policy, if there is one.
     pub scx: Option<usize>,
     /// Its entity in the fair class.
     pub entity: EntityId,
@@ -235,38 +235,38 @@ pub struct Task {
     pub batch: bool,
     /// SCHED_IDLE.
     pub idle: bool,
-    /// SCHED_FIFO: before all others, on one CPU.
+    /// SCHED_FIFO: runs before all others, on one CPU.
     pub real_time: bool,
-    /// It was woken before it had been switched out: it wakes as soon as it has been.
+    /// It was woken before it was switched out. The wake-up takes place after the switch.
     pub woken: bool,
     /// Since when it waits for a CPU.
     pub runnable_since: Ns,
     /// When it ran last.
     pub ran_at: Ns,
-    /// When the timeout was due that woke it; none: something else did, or it has run since.
+    /// Expiry of the timeout that woke it; none: something else woke it, or it has run since.
     pub timer_due: Option<Ns>,
-    /// Number of the timeout that is armed.
+    /// Generation number of the armed timeout.
     pub timer_turn: u32,
-    /// Whom it woke last, and how often that has changed of late.
+    /// Task that it woke last (`last_wakee`).
     pub last_wakee: usize,
-    /// See above.
+    /// How often `last_wakee` has changed recently.
     pub wakee_flips: u64,
-    /// When those were last halved.
+    /// When `wakee_flips` was last halved.
     pub flips_at: Ns,
-    /// CPU that it used before the last one.
+    /// CPU that it used before `cpu` (`recent_used_cpu`).
     pub recent_cpu: usize,
     /// Run time, ns.
     pub ran_ns: Ns,
     /// Time waited for a CPU, ns.
     pub waited_ns: Ns,
-    /// Times that it changed CPUs.
+    /// Number of migrations.
     pub migrations: u64,
-    /// Times that it was switched to.
+    /// Number of times that it was switched in.
     pub switches: u64,
 }
 
 impl Task {
-    /// The program that it runs, if it does.
+    /// Execution of its program; none: it is a vCPU.
     pub fn course(&self) -> Option<&Course> {
         match &self.kind {
             Kind::Program(course) => Some(course),
@@ -274,7 +274,7 @@ impl Task {
         }
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub fn course_mut(&mut self) -> Option<&mut Course> {
         match &mut self.kind {
             Kind::Program(course) => Some(course),
@@ -288,63 +288,63 @@ impl Task {
     }
 }
 
-/// A vCPU as its host and its guest see it.
+/// State of a vCPU that host and guest share (the steal time page), and the host's own state of it.
 #[derive(Debug, Clone, Default)]
 pub struct VcpuPage {
-    /// Time that it waited for a pCPU, ns, as written at its last entry.
+    /// Steal, ns, as written when it was last scheduled in.
     pub steal_ns: Ns,
-    /// The host has taken its pCPU, or it sleeps.
+    /// Preempted by the host, or blocked.
     pub preempted: bool,
     /// Since when it waits for a pCPU; none: it does not.
     pub waits_since: Option<Ns>,
-    /// How often it got a pCPU.
+    /// How often it was scheduled in.
     pub entries: u64,
-    /// How often it was taken off its pCPU.
+    /// How often the host preempted it.
     pub preemptions: u64,
-    /// Current limit of polling before it sleeps, ns.
+    /// Current limit of halt polling before it blocks, ns.
     pub poll_ns: Ns,
-    /// When it fell asleep.
+    /// When it blocked.
     pub slept_at: Ns,
 }
 
-/// How wake-up preemption reaches a CPU.
+/// When a wake-up preemption takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preemption {
     /// At once.
     Full,
-    /// At the next tick or return to user space; idle CPUs at once.
+    /// At the next tick or return to user space; on an idle CPU at once.
     Lazy,
 }
 
-/// A kernel: the host is number 0.
+/// A kernel. Number 0 is the host's.
 #[derive(Debug)]
 pub struct World {
     /// Its name.
     pub name: String,
     /// Its CPUs.
     pub cpus: Vec<Cpu>,
-    /// What it believes of where they are.
+    /// CPU topology that it assumes.
     pub layout: crate::hardware::Hardware,
     /// Its fair class.
     pub fair: Fair,
-    /// The sched_ext policy that schedules its tasks instead.
+    /// The sched_ext policy that schedules its tasks in place of the fair class.
     pub policy: Option<Box<crate::scx::Policy>>,
-    /// The policy's tasks by their numbers there.
+    /// Tasks of the policy, by their numbers there.
     pub policy_tasks: Vec<usize>,
-    /// When the policy's watchdog looks again.
+    /// Time of the watchdog's next check of the policy.
     pub watchdog_at: Ns,
-    /// When its idle CPUs may be asked next to take tasks over.
+    /// Time from which on an idle CPU may be kicked again for nohz-idle balance.
     pub idle_balance_at: Ns,
     /// Tick, ns.
     pub tick_ns: Ns,
-    /// Slices end when they are due, not at ticks (HRTICK; the host).
+    /// Slices end on time, by a timer, not at ticks (HRTICK; host only).
     pub hrtick: bool,
-    /// Preemption.
+    /// Preemption model.
     pub preemption: Preemption,
     /// A halted vCPU looks preempted to wake-up placement.
     pub halted_looks_preempted: bool,
-    /// Its scheduler does not charge stolen time (guests).
+    /// Its scheduler charges run time without steal (guests).
     pub sees_steal: bool,
-    /// Pages of its vCPUs (guests).
+    /// Steal time pages of its vCPUs (guests).
     pub pages: Vec<VcpuPage>,
 }

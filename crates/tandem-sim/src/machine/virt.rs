@@ -1,14 +1,14 @@
-//! vCPUs: tasks of the host that are CPUs of a guest. Halting, steal, interrupts.
+//! vCPUs: host tasks that are CPUs of a guest. Halt, steal, interrupts.
 
 use super::state::{Account, Done, Kind, State, Work};
 use super::Machine;
 use crate::queue::Irq;
 
-/// Polling begins with this (KVM: `halt_poll_ns_grow_start`) and doubles while it would have helped.
+/// First limit of halt polling (KVM: `halt_poll_ns_grow_start`). It doubles while longer polling would have helped.
 const POLL_START_NS: u64 = 10_000;
 
 impl Machine {
-    /// The vCPU that a host task is.
+    /// Guest and CPU number of a host task that is a vCPU.
     fn vcpu_of(&self, task: usize) -> Option<(usize, usize)> {
         match self.tasks[task].kind {
             Kind::Vcpu { world, cpu } => Some((world, cpu)),
@@ -23,7 +23,7 @@ impl Machine {
         }
     }
 
-    /// The host task of a vCPU has lost its pCPU.
+    /// The host task of a vCPU is switched out.
     pub(super) fn vcpu_leaves(&mut self, task: usize) {
         let Some((world, cpu)) = self.vcpu_of(task) else { return };
         let runnable = self.tasks[task].state == State::Runnable;
@@ -37,7 +37,7 @@ impl Machine {
         self.show_page(world, cpu);
     }
 
-    /// The host task of a vCPU has got a pCPU: steal is written, the flag is cleared.
+    /// The host task of a vCPU is switched in: steal is written, `preempted` is cleared.
     pub(super) fn vcpu_comes(&mut self, task: usize) {
         let Some((world, cpu)) = self.vcpu_of(task) else { return };
         let now = self.now;
@@ -50,14 +50,14 @@ impl Machine {
         let sees_steal = self.worlds[world].sees_steal;
         let pcpu = self.tasks[task].cpu;
         if !sees_steal && self.worlds[world].cpus[cpu].curr.is_some() {
-            // Its kernel takes stolen time for run time.
+            // Its kernel accounts steal as run time.
             self.cpu(world, cpu).uncharged_ns += waited;
         }
         let ns = self.costs.exit_ns / 2;
         self.cpu(0, pcpu).work.push_back(Work::of(Account::Exit, ns));
     }
 
-    /// The guest's policy sees the page.
+    /// Writes the steal time page that the guest's policy reads.
     fn show_page(&mut self, world: usize, cpu: usize) {
         let w = &mut self.worlds[world];
         if let Some(policy) = w.policy.as_mut() {
@@ -66,7 +66,7 @@ impl Machine {
         }
     }
 
-    /// What the guest's kernel notices of steal at its tick.
+    /// At a tick: the guest's kernel updates its average of steal.
     pub(super) fn note_steal(&mut self, world: usize, cpu: usize) {
         let now = self.now;
         let steal = self.worlds[world].pages[cpu].steal_ns;
@@ -80,7 +80,7 @@ impl Machine {
     /// An interrupt for a vCPU.
     pub(super) fn interrupt_guest(&mut self, world: usize, cpu: usize, irq: Irq) {
         let list = &mut self.cpu(world, cpu).irqs;
-        // Ticks and requests to reschedule that were missed are one.
+        // Pending ticks, reschedule requests and wake-list interrupts coalesce.
         if !(matches!(irq, Irq::Tick | Irq::Reschedule | Irq::WakeList) && list.contains(&irq)) {
             list.push_back(irq);
         }
@@ -93,7 +93,7 @@ impl Machine {
                     let ns = self.costs.exit_ns;
                     self.cpu(0, pcpu).work.push_back(Work::of(Account::Exit, ns));
                 } else {
-                    // On its way to sleep: not any more.
+                    // It was about to block, and does not.
                     self.stop_polling(pcpu);
                 }
             }
@@ -120,7 +120,7 @@ impl Machine {
         }
     }
 
-    /// A vCPU that is on its pCPU takes the interrupts that wait for it.
+    /// A running vCPU takes its pending interrupts.
     pub(super) fn take_interrupts(&mut self, world: usize, cpu: usize) {
         while let Some(irq) = self.cpu(world, cpu).irqs.pop_front() {
             let ns = self.irq_ns(irq);
@@ -128,7 +128,7 @@ impl Machine {
         }
     }
 
-    /// A guest's CPU has nothing to do: HLT, and the exit that this is.
+    /// A vCPU becomes idle: HLT, which is an exit.
     pub(super) fn start_halt(&mut self, world: usize, cpu: usize) {
         let Some(vcpu) = self.worlds[world].cpus[cpu].vcpu else { return };
         let pcpu = self.tasks[vcpu].cpu;
@@ -136,7 +136,7 @@ impl Machine {
         self.cpu(0, pcpu).work.push_back(Work { account: Account::Exit, left_ns: ns, done: Done::Halt });
     }
 
-    /// The exit of a halt is done.
+    /// The exit of HLT is done: the host does halt polling, or the vCPU blocks.
     pub(super) fn halt(&mut self, pcpu: usize) {
         let Some(vcpu) = self.worlds[0].cpus[pcpu].curr else { return };
         let Some((world, cpu)) = self.vcpu_of(vcpu) else { return };
@@ -144,7 +144,7 @@ impl Machine {
             return;
         }
         let poll_ns = self.worlds[world].pages[cpu].poll_ns;
-        // Nobody polls while others want the pCPU.
+        // No halt polling while other tasks wait for the pCPU.
         if poll_ns > 0 && self.crowd(0, pcpu) <= 1 {
             self.cpu(0, pcpu).work.push_back(Work {
                 account: Account::HaltPoll,
@@ -156,7 +156,7 @@ impl Machine {
         }
     }
 
-    /// The vCPU on a pCPU goes to sleep.
+    /// The vCPU on a pCPU blocks.
     pub(super) fn sleep_vcpu(&mut self, pcpu: usize) {
         let Some(vcpu) = self.worlds[0].cpus[pcpu].curr else { return };
         let Some((world, cpu)) = self.vcpu_of(vcpu) else { return };

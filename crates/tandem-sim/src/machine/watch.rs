@@ -2,24 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-/// What was measured. Times are of this computer, not simulated ones; those of the simulator's stand-ins for kernel
-/// functions are in them.
+/// Measurements. Times are real times of this computer, not simulated ones. They include the simulator's stand-ins
+/// for kernel functions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Watch {
     /// Time in callbacks other than the refresh of group weights.
     pub deciding: Duration,
-    /// Tasks that were switched to.
+    /// Number of tasks that were switched in.
     pub decisions: u64,
     /// Time in the refresh of group weights.
     pub refreshing: Duration,
-    /// Refreshes.
+    /// Number of refreshes.
     pub refreshes: u64,
-    /// What reading the clock costs, taken off each time.
+    /// Cost of reading the clock, subtracted from each time.
     reading: Duration,
 }
 
 impl Watch {
-    /// Begins, with the cost of reading the clock found out.
+    /// Measures the cost of reading the clock, and begins.
     pub fn start() -> Self {
         let readings = 10_000;
         let began = Instant::now();
@@ -29,7 +29,7 @@ impl Watch {
         Self { reading: began.elapsed() / readings, ..Self::default() }
     }
 
-    /// A callback, begun then, has returned.
+    /// A callback that began at `began` has returned.
     pub(super) fn returned(&mut self, began: Instant, refresh: bool) {
         let length = began.elapsed().saturating_sub(self.reading);
         if refresh {
@@ -40,7 +40,7 @@ impl Watch {
         }
     }
 
-    /// Nanoseconds per task switched to.
+    /// Nanoseconds per task that was switched in.
     pub fn ns_per_decision(&self) -> f64 {
         self.deciding.as_nanos() as f64 / self.decisions.max(1) as f64
     }

@@ -1,4 +1,4 @@
-//! Is a scenario possible?
+//! Checks a scenario.
 
 use super::{bad, Scenario};
 use crate::catalog;

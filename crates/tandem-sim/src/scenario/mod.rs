@@ -28,13 +28,13 @@ pub struct Scenario {
     pub title: String,
     /// Length, simulated seconds.
     pub duration_s: f64,
-    /// Part at the beginning that is not measured, seconds.
+    /// Warm-up, which is not measured, seconds.
     #[serde(default = "second")]
     pub warmup_s: f64,
     /// Hardware.
     #[serde(default)]
     pub hardware: Hardware,
-    /// What things cost.
+    /// Costs of operations.
     #[serde(default)]
     pub costs: Costs,
     /// The host's kernel.
@@ -43,33 +43,33 @@ pub struct Scenario {
     /// Guests.
     #[serde(default, rename = "vm")]
     pub vms: Vec<Vm>,
-    /// Competitors on pCPUs, before everything else.
+    /// Real-time competitors on pCPUs, which run before everything else.
     #[serde(default)]
     pub contention: Vec<Contention>,
-    /// Competitors on pCPUs that share with the others by the rules of the host's scheduler.
+    /// Competitors on pCPUs in the fair class of the host's scheduler.
     #[serde(default, rename = "competitor")]
     pub competitors: Vec<Competitor>,
-    /// What changes in the course of the run.
+    /// Changes during the run.
     #[serde(default, rename = "phase")]
     pub phases: Vec<Phase>,
     /// What runs where.
     #[serde(default, rename = "workload")]
     pub workloads: Vec<Placed>,
-    /// What is compared; the first is the baseline. None: one run as it is.
+    /// Arms to compare; the first is the baseline. None: one run as it is.
     #[serde(default, rename = "arm")]
     pub arms: Vec<Arm>,
-    /// What is measured.
+    /// Metrics.
     #[serde(default, rename = "metric")]
     pub metrics: Vec<MetricSpec>,
-    /// Guests' CPUs that all tasks without a choice of their own are confined to.
+    /// vCPUs that all guest tasks without an affinity of their own are confined to.
     #[serde(default)]
     pub confined_to: Option<Vec<usize>>,
-    /// The workload whose model is one of these in turn.
+    /// A workload that runs with several models, one after the other.
     #[serde(default)]
     pub family: Option<Family>,
 }
 
-/// The same scenario with one program after the other.
+/// The same scenario with several programs, one after the other.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Family {
@@ -78,12 +78,12 @@ pub struct Family {
     /// Names of models; none: all.
     #[serde(default)]
     pub models: Vec<String>,
-    /// Requests per second, of servers by name; the others' follow from `capacity`.
+    /// Requests per second of servers, by name; those of other servers follow from `capacity`.
     #[serde(default)]
     pub rates_hz: BTreeMap<String, f64>,
 }
 
-/// One of the things that are compared: what it has in place of the scenario's.
+/// An arm of the comparison: what it has in place of the scenario's settings.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Arm {
@@ -101,31 +101,31 @@ pub struct Arm {
     /// `cpu.max` of each vCPU of each guest: quota and period, microseconds.
     #[serde(default)]
     pub each_vcpu_max_us: Option<(u64, u64)>,
-    /// Guests' CPUs that all tasks without a choice of their own are confined to.
+    /// vCPUs that all guest tasks without an affinity of their own are confined to.
     #[serde(default)]
     pub cpus: Option<Vec<usize>>,
     /// The only workload that runs.
     #[serde(default)]
     pub workload: Option<String>,
-    /// Guests that `guest` is about; none: all.
+    /// Guests that `guest` applies to; none: all.
     #[serde(default)]
     pub guests: Option<Vec<String>>,
 }
 
-/// A figure.
+/// A metric.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MetricSpec {
     /// Its name in the result.
     pub name: String,
-    /// Workload that it is about; `*`: all.
+    /// Workload that it covers; `*`: all.
     pub workload: String,
-    /// What it is.
+    /// What it measures.
     pub what: What,
     /// Name of the stream or of the kind of tasks; none: all of the workload.
     #[serde(default)]
     pub of: Option<String>,
-    /// From when to when, seconds; none: after the warm-up.
+    /// Beginning and end of its time, seconds; none: all after the warm-up.
     #[serde(default)]
     pub between_s: Option<(f64, f64)>,
     /// Of latencies: percentile, 0 to 1; none: the mean.
@@ -133,32 +133,33 @@ pub struct MetricSpec {
     pub percentile: Option<f64>,
 }
 
-/// What a figure is.
+/// What a metric measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// From a request's arrival to its end, microseconds.
+    /// From a request's arrival to its completion, microseconds.
     Latency,
     /// From a request's arrival to the beginning of its service, microseconds.
     QueueTime,
-    /// From a request's arrival until the guest has taken its interrupt, microseconds. Whoever runs where, it is the same.
+    /// From a request's arrival until the guest has taken its interrupt, microseconds. It does not depend on where
+    /// tasks run.
     DeliveryTime,
-    /// From the end of a sleep to running, microseconds.
+    /// From the end of a sleep until the task runs, microseconds.
     Wakeup,
     /// Requests served per second.
     Requests,
     /// Rounds of work per second.
     Rounds,
-    /// CPU time per second of time.
+    /// CPU time per second.
     Cpus,
-    /// Cores that work for guests, mean.
+    /// Mean number of cores that work for guests.
     Cores,
-    /// Times that tasks changed CPUs, per second.
+    /// Task migrations per second.
     Migrations,
 }
 
 impl What {
-    /// Unit of the figure, and whether more of it is better.
+    /// Unit of the metric, and whether higher is better.
     pub fn unit(self) -> (&'static str, bool) {
         match self {
             What::Latency | What::QueueTime | What::DeliveryTime | What::Wakeup => ("us", false),
@@ -179,31 +180,31 @@ pub struct Kernel {
     pub version: u32,
     /// Tick, milliseconds.
     pub tick_ms: f64,
-    /// EEVDF slices end when they are due (HRTICK, the default from 7.1 on), not at ticks. In the host only.
+    /// EEVDF slices end on time, by a timer (HRTICK, the default from 7.1 on), not at ticks. Host only.
     pub hrtick: bool,
-    /// `full` or `lazy`.
+    /// Preemption model: `full` or `lazy`.
     pub preemption: String,
     /// Run time is charged without steal, and a CPU's capacity follows it (guests): built with
     /// `CONFIG_PARAVIRT_TIME_ACCOUNTING`, as Fedora's and Ubuntu's kernels are, and Debian's are not.
     pub sees_steal: bool,
     /// Halted vCPUs look preempted to wake-up placement (guests).
     pub halted_looks_preempted: bool,
-    /// CFS: `min_granularity_ns`; EEVDF: `base_slice_ns`, microseconds; none: the kernel's own.
+    /// CFS: `min_granularity_ns`; EEVDF: `base_slice_ns`, microseconds; none: the kernel's default.
     pub granularity_us: Option<f64>,
-    /// CFS: `wakeup_granularity_ns`, microseconds; none: the kernel's own.
+    /// CFS: `wakeup_granularity_ns`, microseconds; none: the kernel's default.
     pub wakeup_granularity_us: Option<f64>,
     /// `tandem`: its probers keep estimates of idle vCPUs fresh.
     pub probes: bool,
-    /// `tandem`: turns end when they are due; without, at ticks (`--no-slice-timers`).
+    /// `tandem`: slices end on time, by a timer; without, at ticks (`--no-slice-timers`).
     pub slice_timers: bool,
-    /// `tandem`: how running tasks leave vCPUs that are about to be taken: `off`, `aware` (`--ivh`) or
+    /// `tandem`: proactive migration off vCPUs that are about to be preempted: `off`, `aware` (`--ivh`) or
     /// `unaware` (the paper's variant, which only the simulator has).
     pub ivh: Ivh,
-    /// `tandem`: places on wake-up are chosen by what each vCPU gets (without: `--no-bvs`).
+    /// `tandem`: wake-up placement by expected completion (without: `--no-bvs`).
     pub bvs: bool,
     /// `tandem`: stragglers and spare vCPUs of a stack are left without work (`--rwc`).
     pub rwc: bool,
-    /// `tandem`: every thread has a vCPU of its own, while they last (`--dedicate`).
+    /// `tandem`: one vCPU per thread, while they last (`--dedicate`).
     pub dedicate: bool,
     /// `tandem`: parts of techniques that are left out: `pool`, `waits`, `state`, `learning` (`--without`).
     pub without: Vec<Part>,
@@ -238,7 +239,7 @@ impl Default for Kernel {
 pub struct Vm {
     /// Its name.
     pub name: String,
-    /// How many vCPUs.
+    /// Number of vCPUs.
     pub vcpus: usize,
     /// pCPUs that each vCPU may use; none: all.
     #[serde(default)]
@@ -249,18 +250,18 @@ pub struct Vm {
     /// `cpu.max`: quota and period, microseconds.
     #[serde(default)]
     pub max_us: Option<(u64, u64)>,
-    /// `cpu.max` of single vCPUs, in order: quota and period, microseconds; 0, 0: none.
+    /// `cpu.max` of each vCPU, in order: quota and period, microseconds; 0, 0: none.
     #[serde(default)]
     pub vcpu_max_us: Vec<(u64, u64)>,
     /// Its kernel.
     #[serde(default)]
     pub kernel: Kernel,
-    /// What its kernel believes of its CPUs; none: one socket of single-threaded cores.
+    /// CPU topology that its kernel assumes; none: one socket of single-threaded cores.
     #[serde(default)]
     pub layout: Option<Hardware>,
 }
 
-/// A task of the host that always wants to run.
+/// A CPU-bound task of the host, in the fair class.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Competitor {
@@ -274,16 +275,16 @@ pub struct Competitor {
     pub nice: i32,
 }
 
-/// What changes at a moment.
+/// Changes at one time.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
     /// When, seconds.
     pub at_s: f64,
-    /// Quotas and periods of the first guest's vCPUs, which must have had some from the start, microseconds.
+    /// Quotas and periods of the first guest's vCPUs, which must have quotas from the start, microseconds.
     #[serde(default)]
     pub vcpu_max_us: Vec<(u64, u64)>,
-    /// Quotas and periods of the competitors by their numbers, microseconds; quota 0: they rest.
+    /// Quotas and periods of the competitors by their numbers, microseconds; quota 0: they do not run.
     #[serde(default)]
     pub competitors: Vec<(u64, u64)>,
     /// pCPUs of the first guest's vCPUs.
@@ -291,7 +292,7 @@ pub struct Phase {
     pub pins: Option<Vec<Vec<usize>>>,
 }
 
-/// A competitor of real-time class.
+/// A competitor of the real-time class.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contention {
@@ -307,10 +308,11 @@ pub struct Contention {
     /// When it begins, microseconds.
     #[serde(default)]
     pub phase_us: f64,
-    /// It begins at a moment of its own on each pCPU and with each seed, within a period.
+    /// It begins at a random phase in its period, different on each pCPU and with each seed.
     #[serde(default)]
     pub any_phase: bool,
-    /// Only one of the pCPUs is contended at a time; they change places at this interval, milliseconds. 0: all are.
+    /// Only one of the pCPUs is contended at a time; contention moves on at this interval, milliseconds. 0: all are
+    /// contended.
     #[serde(default)]
     pub swap_ms: f64,
 }
@@ -336,10 +338,10 @@ pub struct Placed {
     /// `cpu.max` of its group: quota and period, microseconds; none: it has no group.
     #[serde(default)]
     pub max_us: Option<(u64, u64)>,
-    /// How much longer all work takes than the workload says.
+    /// Factor by which all work is longer than the workload says.
     #[serde(default = "one_cpu")]
     pub work_scale: f64,
-    /// What the model's guest has, in CPUs; the load of servers depends on it.
+    /// Capacity of the model's guest, in CPUs; the load of servers depends on it.
     #[serde(default = "one_cpu")]
     pub capacity: f64,
     /// Requests per second, if the model is a server, in place of what follows from `capacity`.
@@ -386,7 +388,7 @@ fn bad(what: impl Into<String>) -> SimError {
 }
 
 impl Kernel {
-    /// What the machine is built with.
+    /// The specification from which the machine is built.
     ///
     /// # Errors
     /// An unknown scheduler or preemption, or a tick out of range.
@@ -447,7 +449,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// What is compared; itself, if there is nothing to compare.
+    /// The arms; if there are none, the scenario itself.
     pub fn arms(&self) -> Vec<Arm> {
         if self.arms.is_empty() {
             vec![Arm { name: self.name.clone(), ..Arm::default() }]
@@ -456,7 +458,7 @@ impl Scenario {
         }
     }
 
-    /// The scenarios of a family, with the names of their programs; itself, if it is none.
+    /// The scenarios of a family, with the names of their programs; without a family, the scenario itself.
     pub fn members(&self) -> Vec<(Option<&'static str>, Self)> {
         let Some(family) = &self.family else { return vec![(None, self.clone())] };
         let wanted = |name: &str| family.models.is_empty() || family.models.iter().any(|other| other == name);
@@ -472,9 +474,9 @@ impl Scenario {
         catalog::MODELS.iter().filter(|model| wanted(model.name)).map(member).collect()
     }
 
-    /// The same with competition that keeps to no rhythm: what competed under a quota runs before everybody else, for
-    /// as long and as often on average, but at moments that nobody can foresee (both times exponential). Nothing
-    /// else limits a vCPU.
+    /// The same with irregular competition. Competitors under a quota become real-time competitors that run for as
+    /// long and as often on average, but at times that cannot be foreseen (both durations are exponential). Single
+    /// vCPUs have no quota then.
     pub fn irregular(mut self) -> Self {
         for vm in &mut self.vms {
             vm.vcpu_max_us.clear();
@@ -499,7 +501,7 @@ impl Scenario {
         self
     }
 
-    /// The same with so many threads of the family's program.
+    /// The same with another number of threads of the family's program.
     pub fn with_threads(mut self, name: &str, threads: u32) -> Self {
         let of_family = self.family.as_ref().map_or("*", |family| &family.workload).to_owned();
         for placed in self.workloads.iter_mut().filter(|placed| of_family == "*" || placed.name == of_family)
@@ -511,7 +513,7 @@ impl Scenario {
         self
     }
 
-    /// The scenario as one of its arms has it.
+    /// The scenario with the settings of an arm.
     pub fn with(&self, arm: &Arm) -> Self {
         let mut scenario = self.clone();
         if let Some(kernel) = &arm.host {

@@ -1,4 +1,4 @@
-//! Building the machine of a scenario.
+//! Builds the machine of a scenario.
 
 use super::{bad, Competitor, Contention, Kernel, Scenario, Vm, What};
 use crate::hardware::Hardware;
@@ -35,8 +35,8 @@ pub struct Stage {
 }
 
 impl Scenario {
-    /// What the guest scheduler is told of its vCPUs: where their pCPUs are if each has one of its own accord, as the
-    /// probe finds it; otherwise what the guest's kernel believes.
+    /// What the guest scheduler is told of its vCPUs. If each is pinned to one pCPU, the topology of these pCPUs,
+    /// as the probe finds it; otherwise the topology that the guest's kernel assumes.
     fn as_probed(&self, layout: Hardware, pins: &[Vec<usize>]) -> Settings {
         let pinned: Option<Vec<usize>> = pins.iter().map(|list| (list.len() == 1).then(|| list[0])).collect();
         let believed =
@@ -48,7 +48,7 @@ impl Scenario {
             Some(pinned) => {
                 (probed(Hardware::cache_of, pinned), probed(Hardware::core_of, pinned), pinned.clone())
             }
-            // Cores that its kernel knows of are the business of that kernel's idle selection.
+            // Cores that its kernel knows of are left to that kernel's idle selection.
             None => (believed(Hardware::cache_of), (0..pins.len()).collect(), (0..pins.len()).collect()),
         };
         let mut settings = Settings { caches, cores, threads, steal_page: true, ..Settings::of(layout) };
@@ -89,7 +89,7 @@ impl Scenario {
     /// Builds the machine.
     ///
     /// # Errors
-    /// A workload that cannot be read, or that names CPUs that its kernel has not.
+    /// A workload that cannot be read, or that names CPUs that its kernel does not have.
     pub fn stage(&self, seed: u64) -> Result<Stage, SimError> {
         let mut machine = host(self.hardware.clone(), self.costs.clone(), &self.host.spec()?, seed);
         machine.record.from = (self.warmup_s * 1e9) as Ns;
@@ -156,12 +156,12 @@ impl Scenario {
     }
 }
 
-/// The phase of a period with a seed, ns.
+/// A random phase in a period, by seed, ns.
 fn any_phase(seed: u64, entity: usize, period_ns: Ns) -> Ns {
     1 + Stream::new(seed, "phase", entity as u64).below(period_ns)
 }
 
-/// A group with a quota whose periods begin at a moment of their own.
+/// A group with a quota, whose periods begin at a random phase.
 fn limited(seed: u64, entity: usize, (quota_us, period_us): (u64, u64)) -> GroupSpec {
     let period_ns = period_us * 1000;
     GroupSpec {
@@ -171,7 +171,7 @@ fn limited(seed: u64, entity: usize, (quota_us, period_us): (u64, u64)) -> Group
     }
 }
 
-/// Groups of a guest's vCPUs: with quotas of their own, or all in that of the guest.
+/// Host groups of a guest's vCPUs: one of its own for a vCPU with a quota, otherwise the guest's.
 fn vcpu_groups(machine: &mut Machine, vm: &Vm, group: usize, seed: u64) -> Vec<usize> {
     let own = |(cpu, max): (usize, &(u64, u64))| match *max {
         (0, _) | (_, 0) => group,
@@ -201,7 +201,8 @@ fn compete(machine: &mut Machine, competitor: &Competitor, seed: u64) -> Vec<usi
     groups
 }
 
-/// The daemon's probers: on each vCPU, best effort, a little more than a window of measurement now and then.
+/// The daemon's probers: on each vCPU a SCHED_IDLE task that works for a little more than a measurement window,
+/// then pauses.
 fn add_probers(machine: &mut Machine, world: usize, seed: u64) {
     const PROBE_US: f64 = 14_000.0;
     const PAUSE_US: f64 = 2_000_000.0;
@@ -216,7 +217,7 @@ fn add_probers(machine: &mut Machine, world: usize, seed: u64) {
     }
 }
 
-/// A competitor. `turn`: which of the contended pCPUs this is, if they take turns.
+/// A real-time competitor. `turn`: index of its pCPU among the contended ones, if they are contended one at a time.
 fn contend(machine: &mut Machine, contention: &Contention, (turn, cpu): (usize, usize), seed: u64) {
     let spread =
         |mean| if contention.irregular { Spread::Exponential { mean } } else { Spread::constant(mean) };
@@ -242,8 +243,7 @@ fn contend(machine: &mut Machine, contention: &Contention, (turn, cpu): (usize, 
     machine.add_task(0, &spec, seed);
 }
 
-/// Adds a workload's resources and tasks to a kernel.
-/// Puts a workload into a group of a kernel.
+/// Adds a workload's resources and tasks to a group of a kernel.
 fn install(
     machine: &mut Machine,
     (world, parent): (usize, usize),
@@ -358,7 +358,7 @@ fn install(
     Ok(installed)
 }
 
-/// A workload counts its resources from 0; the machine has those of others, too.
+/// A workload numbers its resources from 0. In the machine they come after those of other workloads.
 fn shift(step: &mut Step, offset: &(usize, usize, usize, usize, usize, usize, usize)) {
     match step {
         Step::Lock(n) | Step::Unlock(n) => *n += offset.0,

@@ -1,20 +1,20 @@
-//! A dispatch queue: in order of arrival or by key.
+//! A dispatch queue (DSQ): FIFO or ordered by key.
 
 use std::collections::VecDeque;
 
-/// Tasks that wait, first things first.
+/// Waiting tasks, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Dsq {
     tasks: VecDeque<(u64, usize)>,
 }
 
 impl Dsq {
-    /// How many.
+    /// Number of tasks.
     pub fn len(&self) -> usize {
         self.tasks.len()
     }
 
-    /// None?
+    /// Is it empty?
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }
@@ -29,7 +29,7 @@ impl Dsq {
         self.tasks.push_front((0, task));
     }
 
-    /// Adds a task by key, behind those of the same. Keys wrap.
+    /// Inserts a task by key, behind tasks with the same key. Keys wrap.
     pub fn insert(&mut self, key: u64, task: usize) {
         let later = |other: u64| (key.wrapping_sub(other) as i64) < 0;
         let mut at = self.tasks.len();
@@ -39,23 +39,23 @@ impl Dsq {
         self.tasks.insert(at, (key, task));
     }
 
-    /// The first.
+    /// The first task.
     pub fn first(&self) -> Option<usize> {
         self.tasks.front().map(|(_, task)| *task)
     }
 
-    /// Takes the first.
+    /// Removes the first task.
     pub fn pop(&mut self) -> Option<usize> {
         self.tasks.pop_front().map(|(_, task)| task)
     }
 
-    /// Takes a task out. Was it there?
+    /// Removes a task. Returns whether it was in the queue.
     pub fn remove(&mut self, task: usize) -> bool {
         let found = self.tasks.iter().position(|(_, other)| *other == task);
         found.is_some_and(|at| self.tasks.remove(at).is_some())
     }
 
-    /// All of them, first things first.
+    /// All tasks, in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.tasks.iter().map(|(_, task)| *task)
     }

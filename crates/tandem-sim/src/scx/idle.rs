@@ -1,10 +1,10 @@
-//! The kernel's own choice of idle CPUs (`kernel/sched/ext_idle.c`), in so far as policies can ask for it.
+//! The kernel's built-in idle CPU selection (`kernel/sched/ext_idle.c`), as far as policies can call it.
 
 use super::kernel::Kernel;
 use crate::hardware::Distance;
 
 impl Kernel {
-    /// Takes the idle bit of a CPU. Was it set?
+    /// Clears the idle bit of a CPU. Returns whether it was set.
     pub fn test_and_clear_idle(&mut self, cpu: usize) -> bool {
         let was = self.idle.has(cpu);
         self.idle.set(cpu, false);
@@ -15,7 +15,8 @@ impl Kernel {
         self.layout.siblings(cpu).filter(|c| *c < self.cpus.len()).all(|c| self.idle.has(c))
     }
 
-    /// An idle CPU among those allowed, whole cores first, nearest to `near` first if that is given. It is taken.
+    /// Picks an idle CPU among those allowed, nearest to `near` first if that is given, and clears its idle bit.
+    /// `whole_core`: only CPUs whose core is fully idle.
     pub fn pick_idle(
         &mut self,
         allowed: &dyn Fn(usize) -> bool,
@@ -48,7 +49,8 @@ impl Kernel {
             {
                 return (prev, true);
             }
-            // The waker is about to make room, and somebody else is idle: no need to disturb that.
+            // The waker is about to sleep, no task waits for its CPU, and some CPU is idle: the task runs here, and
+            // no idle CPU is woken.
             if self.cpus[here].local.is_empty() && self.idle.any() {
                 return (here, true);
             }

@@ -1,61 +1,61 @@
-//! A kernel as its policy sees it. No pointers here: tasks, CPUs and queues have numbers.
+//! A kernel as its policy sees it. There are no pointers here: tasks, CPUs and DSQs have numbers.
 
 use super::dsq::Dsq;
 use crate::hardware::Hardware;
 use crate::queue::Ns;
 use std::collections::BTreeMap;
 
-/// The local queue of the CPU that the task is for.
+/// `SCX_DSQ_LOCAL`: the local DSQ of the CPU that the task is for.
 pub const DSQ_LOCAL: u64 = 0x8000_0000_0000_0002;
-/// The local queue of a CPU by number, which is in the lower half.
+/// `SCX_DSQ_LOCAL_ON`: the local DSQ of the CPU whose number is in the lower half.
 pub const DSQ_LOCAL_ON: u64 = 0xC000_0000_0000_0000;
-/// The queue that all CPUs look at.
+/// `SCX_DSQ_GLOBAL`: the DSQ that all CPUs consume from.
 pub const DSQ_GLOBAL: u64 = 0x8000_0000_0000_0001;
-/// Insert at the head.
+/// `SCX_ENQ_HEAD`: insert at the head.
 pub const ENQ_HEAD: u64 = 1 << 16;
-/// It just woke up.
+/// `SCX_ENQ_WAKEUP`: the task just woke up.
 pub const ENQ_WAKEUP: u64 = 1;
-/// Preempt the task that runs there.
+/// `SCX_ENQ_PREEMPT`: preempt the CPU's current task.
 pub const ENQ_PREEMPT: u64 = 1 << 32;
-/// Nobody else wants the CPU.
+/// `SCX_ENQ_LAST`: no other task is queued for the CPU.
 pub const ENQ_LAST: u64 = 1 << 41;
-/// It goes to sleep.
+/// `SCX_DEQ_SLEEP`: the task goes to sleep.
 pub const DEQ_SLEEP: u64 = 1;
-/// Only if idle.
+/// `SCX_KICK_IDLE`: only if the CPU is idle.
 pub const KICK_IDLE: u64 = 1;
-/// Take the CPU from the task that runs there.
+/// `SCX_KICK_PREEMPT`: preempt the CPU's current task.
 pub const KICK_PREEMPT: u64 = 2;
-/// The waker is about to sleep.
+/// `SCX_WAKE_SYNC`: the waker is about to sleep.
 pub const WAKE_SYNC: u64 = 16;
-/// It just woke up.
+/// `SCX_WAKE_TTWU`: the task just woke up.
 pub const WAKE_TTWU: u64 = 8;
-/// It is new.
+/// `SCX_WAKE_FORK`: the task is new.
 pub const WAKE_FORK: u64 = 4;
 /// `SCX_OPS_ENQ_LAST`.
 pub const OPS_ENQ_LAST: u64 = 1 << 1;
-/// The kernel's usual slice, ns.
+/// `SCX_SLICE_DFL`, ns.
 pub const SLICE_DEFAULT_NS: Ns = 20_000_000;
 
 /// Where a task is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Place {
-    /// In no queue: asleep, running, or with the policy.
+    /// In no DSQ: sleeping, running, or held by the policy.
     #[default]
     Nowhere,
-    /// In a queue of the policy.
+    /// In a user DSQ.
     Queue(u64),
-    /// In the local queue of a CPU.
+    /// In the local DSQ of a CPU.
     Local(usize),
 }
 
 /// An insertion that is carried out when the callback returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Insertion {
-    /// Queue.
+    /// DSQ.
     pub dsq: u64,
-    /// Slice, ns; 0: it keeps its own.
+    /// Slice, ns; 0: the task keeps its slice.
     pub slice_ns: Ns,
-    /// Key; none: by arrival.
+    /// Key; none: FIFO.
     pub key: Option<u64>,
     /// SCX_ENQ flags.
     pub flags: u64,
@@ -70,68 +70,68 @@ pub struct ScxTask {
     pub allowed: Mask,
     /// Where it is.
     pub place: Place,
-    /// Insertion that its select_cpu() or enqueue() has asked for.
+    /// Insertion that its select_cpu() or enqueue() has requested.
     pub direct: Option<Insertion>,
-    /// It runs.
+    /// Is it running?
     pub running: bool,
 }
 
 /// A CPU.
 #[derive(Debug, Clone, Default)]
 pub struct ScxCpu {
-    /// Task that runs there.
+    /// Current task.
     pub curr: Option<usize>,
-    /// Tasks that run next.
+    /// Local DSQ.
     pub local: Dsq,
 }
 
-/// What the machine shall do when a callback has returned.
+/// What the machine has to do after a callback has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// A CPU shall look for work.
+    /// A CPU is kicked.
     Kick {
         /// CPU.
         cpu: usize,
         /// SCX_KICK flags.
         flags: u64,
     },
-    /// A timer fires at a time, on a CPU.
+    /// A timer is armed on a CPU.
     Timer {
         /// Timer.
         timer: usize,
-        /// Which of its starts.
+        /// Generation number.
         turn: u32,
         /// When, ns.
         at: Ns,
         /// Where.
         cpu: usize,
     },
-    /// A task that has left a local queue is queued anew.
+    /// A task that was taken out of a local DSQ is enqueued again.
     Again {
         /// Task.
         task: usize,
     },
-    /// A task has come into a CPU's local queue.
+    /// A task was inserted into a CPU's local DSQ.
     Local {
         /// CPU.
         cpu: usize,
-        /// It shall not wait for the one that runs.
+        /// It preempts the current task.
         preempt: bool,
     },
 }
 
-/// An iteration over a queue.
+/// An iteration over a DSQ.
 #[derive(Debug, Clone, Default)]
 pub struct Iteration {
-    /// The queue.
+    /// The DSQ.
     pub dsq: u64,
-    /// Who was in it at the beginning.
+    /// Tasks that were in it when the iteration began.
     pub tasks: Vec<usize>,
-    /// How many were given out.
+    /// Number of tasks returned so far.
     pub next: usize,
-    /// Slice for those that are moved, ns.
+    /// Slice for tasks that are moved, ns.
     pub slice_ns: Option<Ns>,
-    /// Key for those that are moved.
+    /// Key for tasks that are moved.
     pub key: Option<u64>,
 }
 
@@ -144,38 +144,38 @@ pub struct Kernel {
     pub here: usize,
     /// CPUs.
     pub cpus: Vec<ScxCpu>,
-    /// CPUs that are idle, and to which nobody has been sent.
+    /// CPUs that are idle and not claimed by a task (the idle cpumask).
     pub idle: Mask,
     /// Tasks.
     pub tasks: Vec<ScxTask>,
-    /// Queues of the policy.
+    /// User DSQs.
     pub dsqs: BTreeMap<u64, Dsq>,
-    /// CPU that a mask was last asked for one after.
+    /// CPU that the last `bpf_cpumask_any_distribute()` returned.
     pub distributed: usize,
-    /// What the kernel believes of where its CPUs are.
+    /// CPU topology that the kernel assumes.
     pub layout: Hardware,
-    /// What to do when the callback has returned.
+    /// Effects to carry out after the callback.
     pub effects: Vec<Effect>,
-    /// Insertions of a dispatch() that wait for their turn.
+    /// Insertions of a dispatch() that are still to be carried out.
     pub buffer: Vec<(usize, Insertion)>,
-    /// Is a dispatch() under way? On which CPU?
+    /// CPU on which a dispatch() is in progress, if any.
     pub dispatching: Option<usize>,
-    /// Tasks that a dispatch() has moved.
+    /// Number of tasks that a dispatch() has moved.
     pub moved: usize,
-    /// Why the kernel would throw the policy out.
+    /// Why the kernel would eject the policy.
     pub error: Option<String>,
-    /// Iterations over queues.
+    /// Iterations over DSQs.
     pub iterations: Vec<Option<Iteration>>,
     /// What the policy has written into its dump.
     pub dump: String,
 }
 
-/// A set of CPUs, a bit each. Its words do not move.
+/// A set of CPUs, one bit each (a cpumask). The address of its words does not change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mask(Box<[u64]>);
 
 impl Mask {
-    /// Those of `cpus` that are named.
+    /// A set for `cpus` CPUs that contains the named ones.
     pub fn new(cpus: usize, named: impl IntoIterator<Item = usize>) -> Self {
         let mut mask = Self(vec![0; cpus.div_ceil(64).max(1)].into_boxed_slice());
         for cpu in named {
@@ -184,38 +184,38 @@ impl Mask {
         mask
     }
 
-    /// Is a CPU among them?
+    /// Is a CPU in the set?
     pub fn has(&self, cpu: usize) -> bool {
         self.0.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 != 0)
     }
 
-    /// Puts a CPU in, or takes it out.
+    /// Sets or clears a CPU.
     pub fn set(&mut self, cpu: usize, on: bool) {
         if let Some(word) = self.0.get_mut(cpu / 64) {
             *word = if on { *word | 1 << (cpu % 64) } else { *word & !(1 << (cpu % 64)) };
         }
     }
 
-    /// Are there any?
+    /// Is any CPU in the set?
     pub fn any(&self) -> bool {
         self.0.iter().any(|word| *word != 0)
     }
 
-    /// In rising order.
+    /// The CPUs of the set, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().filter(|(_, word)| **word != 0).flat_map(|(at, word)| {
             (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| at * 64 + bit)
         })
     }
 
-    /// Where its words stand.
+    /// Address of its words.
     pub fn as_ptr(&self) -> *const u64 {
         self.0.as_ptr()
     }
 }
 
 impl Kernel {
-    /// The queue that an insertion is for: the CPU if it is a local one.
+    /// CPU of the local DSQ that an insertion is for; none: the DSQ is not a local one.
     pub fn local_target(&self, task: usize, dsq: u64) -> Option<usize> {
         if dsq == DSQ_LOCAL {
             Some(self.dispatching.unwrap_or(self.tasks[task].cpu))
@@ -231,12 +231,12 @@ impl Kernel {
         self.tasks[task].allowed.has(cpu)
     }
 
-    /// Something that the kernel does not forgive.
+    /// Reports an error for which the kernel would eject the policy.
     pub fn fail(&mut self, why: String) {
         self.error.get_or_insert(why);
     }
 
-    /// Carries out an insertion. The task's slice and key are the caller's business.
+    /// Carries out an insertion. The caller sets the task's slice and key.
     pub fn insert(&mut self, task: usize, insertion: &Insertion) {
         if self.tasks[task].place != Place::Nowhere {
             self.fail(format!("task {task} is inserted twice"));
@@ -270,7 +270,7 @@ impl Kernel {
         }
     }
 
-    /// Takes a task out of whatever queue it is in.
+    /// Removes a task from the DSQ that it is in, if any.
     pub fn withdraw(&mut self, task: usize) {
         match std::mem::take(&mut self.tasks[task].place) {
             Place::Nowhere => {}
@@ -285,7 +285,7 @@ impl Kernel {
         }
     }
 
-    /// Moves the first task of a queue that may run on the dispatching CPU into its local queue.
+    /// Moves the first task of a DSQ that may run on the dispatching CPU into that CPU's local DSQ.
     pub fn move_to_local(&mut self, dsq: u64) -> bool {
         let Some(cpu) = self.dispatching else {
             self.fail("tasks are moved to a local queue outside of dispatch()".into());

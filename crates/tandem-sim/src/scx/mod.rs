@@ -1,7 +1,8 @@
-//! sched_ext: kernels whose tasks are scheduled by a policy, the very one that runs in the kernel, compiled natively.
+//! sched_ext: kernels whose tasks a policy schedules, the same one that runs in the real kernel, compiled natively.
 //!
-//! [`kernel`] is what a policy sees of its kernel and asks it for, [`settings`] how it is set up; [`native`] calls into the policy and answers it;
-//! the machine (`machine/ext.rs`) calls it when the kernel would (`kernel/sched/ext.c`).
+//! [`kernel`] is the kernel as a policy sees and calls it, [`settings`] is its configuration. [`native`] calls into
+//! the policy, and has the functions that a policy may call. The machine (`machine/ext.rs`) calls the policy when
+//! the kernel would (`kernel/sched/ext.c`).
 
 pub mod dsq;
 mod idle;

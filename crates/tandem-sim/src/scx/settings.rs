@@ -1,37 +1,38 @@
-//! How a policy is set up, and its tasks: what is chosen before anything calls into it.
+//! How a policy and its tasks are configured, before any callback.
 
 use crate::hardware::Hardware;
 use crate::queue::Ns;
 
-/// How a policy is set up.
+/// Configuration of a policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// CPUs.
     pub cpus: usize,
-    /// Where its kernel believes them to be.
+    /// CPU topology that its kernel assumes.
     pub layout: Hardware,
-    /// Last-level cache of each CPU, as the policy is told; numbers mean nothing but equality.
+    /// Last-level cache of each CPU, as the policy is told; only the equality of numbers has a meaning.
     pub caches: Vec<usize>,
     /// Core of each CPU, likewise.
     pub cores: Vec<usize>,
     /// Hardware thread of each CPU, likewise.
     pub threads: Vec<usize>,
-    /// Speed of each CPU's core, likewise: part of the fastest one's.
+    /// Speed of each CPU's core, as the policy is told, relative to the fastest core.
     pub speeds: Vec<f64>,
-    /// The paravirtual page shows steal (guests).
+    /// The steal time page reports steal (guests).
     pub steal_page: bool,
-    /// What a task asks for at a time, ns.
+    /// Base request of a task, ns.
     pub request_ns: Ns,
-    /// Turns end when they are due, not at ticks.
+    /// Slices end on time, by a timer, not at ticks.
     pub slice_timers: bool,
-    /// What it does beyond fair scheduling.
+    /// Techniques beyond fair scheduling.
     pub techniques: Techniques,
     /// A fault to be injected, as `tandem guest --fault` does.
     pub fault: Fault,
 }
 
 impl Settings {
-    /// Of CPUs that are what their kernel believes: each a core of its own, one cache, nobody above who steals.
+    /// For CPUs that are as their kernel assumes: each is a core of its own, all share one last-level cache, no
+    /// host steals time.
     pub fn of(layout: Hardware) -> Self {
         let each: Vec<usize> = (0..layout.cpus()).collect();
         Self {
@@ -50,16 +51,16 @@ impl Settings {
     }
 }
 
-/// Techniques of the guest scheduler that can be switched, as it comes by default.
+/// Techniques of the guest scheduler that can be switched on and off. The default is the scheduler's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Techniques {
-    /// How a running task leaves a vCPU that is about to be taken.
+    /// Proactive migration off a vCPU that is about to be preempted.
     pub ivh: Ivh,
-    /// Places on wake-up are chosen by what each vCPU gets.
+    /// Wake-up placement by expected completion.
     pub bvs: bool,
     /// Stragglers and spare vCPUs of a stack are left without work.
     pub rwc: bool,
-    /// Every thread has a vCPU of its own, while they last.
+    /// One vCPU per thread, while they last.
     pub dedicate: bool,
     /// Parts of placement that are left out, a bit set (`enum part` in `bpf/guest/intf.h`).
     pub left_out: u32,
@@ -71,16 +72,16 @@ impl Default for Techniques {
     }
 }
 
-/// How a running task leaves a vCPU (`enum harvest_mode` in `native/guest.c`).
+/// Proactive migration of a running task (`enum harvest_mode` in `native/guest.c`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ivh {
-    /// It does not.
+    /// None.
     #[default]
     Off = 0,
-    /// When it is foreseen, for a vCPU that is there.
+    /// Before a predicted preemption, to a vCPU that runs.
     Aware = 1,
-    /// After 2 ms, for any that seems idle.
+    /// After 2 ms of running, to any vCPU that seems idle.
     Unaware = 2,
 }
 
@@ -88,29 +89,29 @@ pub enum Ivh {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
-    /// What is true of all vCPUs, beside what was measured of one.
+    /// The mean over all vCPUs, beside what was measured of one (pooling).
     Pool = 1,
-    /// How long those waited who woke a vCPU.
+    /// Measured wake-up waits of idle vCPUs.
     Waits = 2,
-    /// Which vCPUs are off their pCPU at this moment, and since when the others are there.
+    /// Which vCPUs are preempted now, and when the others were scheduled in.
     State = 4,
-    /// Going to a vCPU in order to learn its rhythm.
+    /// Migrating to a vCPU in order to learn its preemption period.
     Learning = 8,
 }
 
-/// What the policy does wrong on purpose, to tasks named `tandem-fault`.
+/// A fault that the policy commits on purpose, for tasks named `tandem-fault`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     #[default]
     None = 0,
-    /// It loses them.
+    /// It loses such tasks.
     Stall = 1,
     /// It reports an error when one is queued.
     Error = 2,
 }
 
-/// A task as its policy gets to know it.
+/// A new task, as its policy is told of it.
 #[derive(Debug, Clone, Copy)]
 pub struct NewTask<'a> {
     /// Its name.
@@ -123,7 +124,7 @@ pub struct NewTask<'a> {
     pub policy: u32,
     /// Nice value.
     pub nice: i32,
-    /// What it asks for at a time, ns; 0: nothing in particular.
+    /// Its request (slice), ns; 0: the default.
     pub slice_ns: Ns,
     /// Its group.
     pub group: usize,

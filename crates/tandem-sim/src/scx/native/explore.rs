@@ -1,8 +1,10 @@
-//! Several CPUs run callbacks of one policy, one at a time, and change places where a course says so: at any atomic operation
-//! of the policy and at any of its calls of the kernel (`native/explore.h`).
+//! Interleaves the callbacks of several CPUs in one policy. One CPU executes at a time. A course says at which
+//! switch points another CPU goes on: atomic operations of the policy and its calls into the kernel
+//! (`native/explore.h`).
 //!
-//! Each CPU's part is a thread of this process; a baton sees to it that only one of them goes on. What a callback may
-//! rely on is kept: a CPU's run queue is locked while the kernel would hold it, and whoever wants it waits.
+//! Each CPU's part is a thread of this process, and a baton lets only one of them go on. The locking that a
+//! callback may rely on is kept: a CPU's run queue is locked where the kernel would lock it, and another actor that
+//! needs the lock waits.
 
 use super::{Policy, CURRENT};
 use crate::queue::Ns;
@@ -12,31 +14,32 @@ use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use tandem_bpf::native::GUEST;
 
-/// Who begins, and where another one goes on.
+/// An interleaving: which actor begins, and at which points another one goes on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Course {
-    /// The actor that goes first; without switches the others follow by their numbers.
+    /// The actor that begins; without switches the others follow by their numbers.
     pub first: usize,
-    /// In rising order of their points.
+    /// Switches, in ascending order of their points.
     pub switches: Vec<Switch>,
 }
 
-/// At the n-th point of a run the actor of this number goes on instead of the one that is there.
+/// At the n-th switch point of a run another actor goes on in place of the current one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
-    /// Which point, counted from 1 on over the whole run.
+    /// Number of the switch point, counted from 1 over the whole run.
     pub point: u64,
-    /// Who goes on, if that one can.
+    /// The actor that goes on, if it can run.
     pub to: usize,
 }
 
-/// Rounds in which everybody has to have had its turn when the actors are done.
+/// Rounds after the actors are done, within which every task has to have run.
 const SETTLING_ROUNDS: usize = 400;
-/// What passes in each of them, ns.
+/// Simulated time of a round, ns.
 const SETTLING_STEP_NS: Ns = 500_000;
-/// Map of the timer of quotas.
+/// Map of the quota timer.
 const QUOTA_TIMER: &str = "quota_timer";
-/// Most dispatches in a row, as in the kernel.
+/// Most calls of dispatch() in a row, and most picks in a row. The kernel limits the former to 32
+/// (`SCX_DSP_MAX_LOOPS`).
 const MOST_ROUNDS: usize = 8;
 
 /// What an actor does.
@@ -64,7 +67,7 @@ impl Turn {
     }
 }
 
-/// What belongs to whoever runs, in the simulated kernel.
+/// The part of the simulated kernel's state that belongs to the current actor. It is saved across a switch.
 #[derive(Default)]
 struct Context {
     here: usize,
@@ -80,15 +83,15 @@ struct Due {
     cpu: usize,
 }
 
-/// A policy, its CPUs, and who is at it.
+/// A policy, its CPUs, and the actors.
 pub struct Stage {
     policy: *mut Policy,
     turn: Mutex<Turn>,
     changed: Condvar,
-    /// CPUs that have been asked to look for work.
+    /// CPUs that have a pending reschedule request.
     asked: Mutex<Vec<bool>>,
     timers: Mutex<Vec<Due>>,
-    /// What time has passed by the actors' doing, ns.
+    /// Simulated time that the actors have let pass, ns.
     passed: Mutex<Ns>,
 }
 
@@ -96,11 +99,11 @@ pub struct Stage {
 unsafe impl Sync for Stage {}
 
 thread_local! {
-    /// Who runs on this thread.
+    /// The actor of this thread.
     static ACTOR: Cell<Option<(*const Stage, usize)>> = const { Cell::new(None) };
 }
 
-/// Called by the policy.
+/// A switch point. The policy calls it.
 pub(super) extern "C" fn sim_switch_point() {
     let Some((stage, me)) = ACTOR.get() else { return };
     // SAFETY: the stage outlives its actors' threads, which set this.
@@ -117,7 +120,7 @@ impl Stage {
         if state.is_null() {
             return Context::default();
         }
-        // SAFETY: the state of the policy whose callback runs; nobody else runs.
+        // SAFETY: the state of the policy whose callback runs; no other thread goes on meanwhile.
         let kernel = unsafe { &mut (*state).kernel };
         Context {
             here: kernel.here,
@@ -140,7 +143,7 @@ impl Stage {
         kernel.moved = context.moved;
     }
 
-    /// Another one goes on; returns when it is this one's turn again.
+    /// Lets actor `to` go on; returns when `me` has the baton again.
     fn hand_over(&self, mut turn: MutexGuard<'_, Turn>, me: usize, to: usize) {
         let context = self.context();
         turn.now = to;
@@ -215,7 +218,7 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Somebody who does things on a CPU, while others do.
+/// An actor. It executes on CPUs while other actors do.
 pub struct Actor<'a> {
     stage: &'a Stage,
     number: usize,
@@ -224,8 +227,8 @@ pub struct Actor<'a> {
 impl Actor<'_> {
     /// Calls the policy.
     pub fn with<R>(&self, call: impl FnOnce(&mut Policy) -> R) -> R {
-        // SAFETY: who has the baton is alone with the policy; whoever is in the middle of a callback has nothing borrowed but
-        // what the policy's own code holds, as on real CPUs.
+        // SAFETY: only the holder of the baton uses the policy. An actor in the middle of a callback has nothing
+        // borrowed but what the policy's own code holds, as on real CPUs.
         let policy = unsafe { &mut *self.stage.policy };
         let result = call(policy);
         for effect in policy.take_effects() {
@@ -253,7 +256,8 @@ impl Actor<'_> {
         result
     }
 
-    /// With the lock of the run queue that a task is on (`task_rq_lock()`), which may change until it is held.
+    /// With the lock of a task's run queue held (`task_rq_lock()`). The task may change run queues until the lock
+    /// is held.
     fn with_queue_of<R>(&self, task: usize, call: impl FnOnce() -> R) -> R {
         loop {
             let cpu = self.with(|policy| policy.kernel().tasks[task].cpu);
@@ -267,12 +271,12 @@ impl Actor<'_> {
         }
     }
 
-    /// Does it wait in a queue?
+    /// Does a task wait in a DSQ?
     fn waits(&self, task: usize) -> bool {
         self.with(|policy| policy.kernel().tasks[task].place != Place::Nowhere)
     }
 
-    /// Time passes, for all.
+    /// Lets simulated time pass, for all CPUs.
     pub fn pass(&self, ns: Ns) {
         *lock(&self.stage.passed) += ns;
         self.with(|policy| {
@@ -287,7 +291,7 @@ impl Actor<'_> {
         });
     }
 
-    /// A sleeping task is woken, by somebody on CPU `here`.
+    /// Wakes a sleeping task, from CPU `here`.
     pub fn wake(&self, here: usize, task: usize) {
         let prev = self.with(|policy| policy.kernel().tasks[task].cpu);
         let cpu = self.with(|policy| policy.select_cpu(here, task, prev, WAKE_TTWU));
@@ -322,12 +326,12 @@ impl Actor<'_> {
         });
     }
 
-    /// A CPU chooses who runs next; the one that runs has had its slice.
+    /// A CPU picks its next task; the slice of its current task is over.
     pub fn schedule(&self, cpu: usize) {
         self.locked(cpu, || self.choose(cpu, true));
     }
 
-    /// The task that runs on a CPU goes to sleep.
+    /// The current task of a CPU goes to sleep.
     pub fn sleep(&self, cpu: usize) {
         self.locked(cpu, || {
             let Some(task) = self.with(|policy| policy.kernel().cpus[cpu].curr) else { return };
@@ -342,7 +346,7 @@ impl Actor<'_> {
         });
     }
 
-    /// A waiting task is taken off its queue, may use other CPUs from now on, and is queued again (`sched_setaffinity()`).
+    /// Dequeues a waiting task, changes its affinity, and enqueues it again (`sched_setaffinity()`).
     pub fn set_allowed(&self, here: usize, task: usize, allowed: &[bool]) {
         self.with_queue_of(task, || {
             if !self.waits(task) {
@@ -366,7 +370,7 @@ impl Actor<'_> {
         });
     }
 
-    /// A sleeping or waiting task ends; one that runs is left alone.
+    /// Ends a sleeping or waiting task; a running task is left alone.
     pub fn end(&self, here: usize, task: usize) {
         self.with_queue_of(task, || {
             if self.with(|policy| policy.kernel().tasks[task].running) {
@@ -382,7 +386,7 @@ impl Actor<'_> {
         });
     }
 
-    /// Timers whose time has come fire.
+    /// Fires all timers that are due. Returns whether there were any.
     pub fn fire_due(&self) -> bool {
         let now = self.with(|policy| policy.kernel().now);
         let due: Vec<Due> = {
@@ -398,8 +402,8 @@ impl Actor<'_> {
         !due.is_empty()
     }
 
-    /// The timer of quotas comes when the policy believes that it does, or later by what has passed while a CPU that was about to
-    /// start it stood still: it can only say in how long, not when.
+    /// Checks that the quota timer is armed for the time that the policy expects. It may be later by the time that
+    /// passed while a CPU that was about to start it stood still, because it is started with a relative time.
     fn timer_is_armed(&self) -> Result<(), String> {
         let (believed, timer) = self.with(|policy| policy.quota_timer());
         let armed = lock(&self.stage.timers)
@@ -427,7 +431,7 @@ impl Actor<'_> {
         }
     }
 
-    /// Whether it has to choose again: the last one was queued instead of going on.
+    /// Picks once. Returns whether the CPU has to pick again: the previous task was enqueued and none was found.
     fn choose_once(&self, cpu: usize, over: bool) -> bool {
         let prev = self.with(|policy| policy.kernel().cpus[cpu].curr);
         if let Some(prev) = prev.filter(|_| over) {
@@ -480,7 +484,8 @@ impl Actor<'_> {
         prev.is_some() && next.is_none()
     }
 
-    /// Everybody who can have its turn has it, and goes to sleep then. A CPU looks for work only if it has some or was asked to.
+    /// Every task that can run runs, and goes to sleep then. A CPU reschedules only if it has a task or a pending
+    /// reschedule request.
     fn settle(&self) -> Result<(), String> {
         let cpus = self.with(|policy| policy.kernel().cpus.len());
         for _ in 0..SETTLING_ROUNDS {
@@ -517,16 +522,16 @@ impl Actor<'_> {
     }
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
-    /// Points that it went through.
+    /// Number of switch points that it passed.
     pub points: u64,
-    /// What is wrong in the end; none: nothing.
+    /// What failed; none: nothing.
     pub failure: Option<String>,
 }
 
-/// A policy with points, for a kernel.
+/// Loads a policy that is compiled with switch points.
 ///
 /// # Errors
 /// As [`Policy::guest`].
@@ -534,8 +539,8 @@ pub fn policy(settings: &Settings) -> Result<Policy, String> {
     Policy::load(&GUEST, GUEST.explored, settings, 1_000_000_000)
 }
 
-/// Runs the parts of all actors on a course, and lets things settle then. Nothing may be left of tasks in
-/// the sums of CPUs and `groups`, and nobody may wait for ever.
+/// Runs the parts of all actors with a course. Then the quota timer must be armed, every task must have run and
+/// gone to sleep, and `check` must find nothing wrong.
 pub fn run(
     policy: &mut Policy,
     prepare: impl FnOnce(&Actor<'_>),
@@ -596,7 +601,7 @@ pub fn run(
 }
 
 impl Policy {
-    /// Is anything left of tasks in a CPU's sums?
+    /// Is anything left of tasks in a CPU's sums, after all of them went to sleep?
     pub fn left(&mut self, cpu: usize) -> bool {
         // SAFETY: the type is that in native/guest.c.
         let left = unsafe { super::function::<extern "C" fn(u32) -> u64>(&self.image, "sim_left") };
@@ -610,7 +615,7 @@ impl Policy {
         left.is_ok_and(|left| self.with(0, |_| left(group as u32)) != 0)
     }
 
-    /// When the policy believes that its timer of quotas fires (0: it does not), and that timer's number.
+    /// When the policy expects its quota timer to fire (0: not at all), and the number of that timer.
     fn quota_timer(&mut self) -> (Ns, usize) {
         // SAFETY: likewise.
         let at = unsafe { super::function::<extern "C" fn() -> u64>(&self.image, "sim_quota_timer_at") };
@@ -620,7 +625,7 @@ impl Policy {
         (at, self.state.timers.iter().position(is_it).unwrap_or(usize::MAX))
     }
 
-    /// Which group's quota the policy holds a group's tasks to; 0: none.
+    /// The group whose quota limits the tasks of a group in the policy; 0: none.
     pub fn limit_of(&mut self, group: usize) -> u32 {
         // SAFETY: likewise.
         let limit = unsafe { super::function::<extern "C" fn(u32) -> u32>(&self.image, "sim_limit_of") };

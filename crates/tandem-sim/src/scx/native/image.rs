@@ -1,6 +1,6 @@
-//! Loads a policy's shared object into memory of its own: every simulated kernel has its own variables. What it asks
-//! for by name must be supplied, or it is not loaded. (The C library's loader would need a dynamic executable, and
-//! would have one instance per file.)
+//! Loads a policy's shared object into memory of its own, so that every simulated kernel has its own variables. It
+//! is loaded only if all symbols that it imports are supplied. (The C library's loader would need a dynamic
+//! executable, and would have one instance per file.)
 
 use object::read::elf::{
     ElfFile64, FileHeader as _, ProgramHeader as _, Rela as _, SectionHeader as _, Sym as _,
@@ -18,7 +18,7 @@ pub(super) struct Image {
     symbols: HashMap<String, usize>,
 }
 
-/// Parts of the file that are mapped.
+/// A segment of the file that is mapped (`PT_LOAD`).
 struct Part {
     offset: usize,
     address: usize,
@@ -28,10 +28,10 @@ struct Part {
 }
 
 impl Image {
-    /// Loads `file`. `supplied` finds what it asks for.
+    /// Loads `file`. `supplied` resolves the symbols that it imports.
     ///
     /// # Errors
-    /// What is missing or wrong.
+    /// A symbol is missing, or the file is wrong.
     pub(super) fn load(file: &[u8], supplied: &dyn Fn(&str) -> Option<usize>) -> Result<Self, String> {
         let elf = ElfFile64::<Endianness>::parse(file).map_err(|error| error.to_string())?;
         if elf.elf_header().e_machine(elf.endian()) != elf::EM_X86_64 {
@@ -95,7 +95,7 @@ impl Image {
             let Ok(Some((relocations, link))) = section.rela(endian, elf.data()) else {
                 continue;
             };
-            // Those of the dynamic linker only: they lie in memory.
+            // Only relocations for the dynamic linker, which are loaded (`SHF_ALLOC`).
             if section.sh_flags(endian) & u64::from(elf::SHF_ALLOC) == 0 {
                 continue;
             }
@@ -125,7 +125,7 @@ impl Image {
                 let value = match kind {
                     elf::R_X86_64_RELATIVE => self.base as usize + addend,
                     elf::R_X86_64_GLOB_DAT | elf::R_X86_64_JUMP_SLOT => target,
-                    // A weak symbol that is not there stays null, whatever is added to it.
+                    // A missing weak symbol stays null, whatever the addend is.
                     elf::R_X86_64_64 if target == 0 => 0,
                     elf::R_X86_64_64 => target.wrapping_add(addend),
                     other => return Err(format!("relocation of unknown type {other}")),

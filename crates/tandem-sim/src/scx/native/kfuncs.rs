@@ -1,5 +1,5 @@
-//! What a policy may call: helpers of the kernel's VM and functions of `kernel/sched/ext.c` and its neighbours, under
-//! their own names. What is not here a policy cannot be loaded with.
+//! What a policy may call: BPF helpers, and kfuncs of `kernel/sched/ext.c` and its neighbours, under their own
+//! names. A policy that calls anything else is not loaded.
 #![allow(non_snake_case)]
 
 use super::maps::{Kind, Map};
@@ -15,17 +15,17 @@ const EINVAL: i32 = -22;
 const EEXIST: i32 = -17;
 /// `BPF_LOCAL_STORAGE_GET_F_CREATE`.
 const CREATE: u64 = 1;
-/// `BPF_EXIST` for queues: the oldest goes.
+/// `BPF_EXIST` for queues: replace the oldest element.
 const REPLACE: u64 = 2;
 /// `SCX_DSQ_ITER_REV`.
 const REVERSE: u64 = 1 << 16;
 /// `SCX_PICK_IDLE_CORE`.
 const WHOLE_CORE: u64 = 1;
 
-/// Stands for the per-CPU variable: only its address matters.
+/// Stands for the per-CPU variable `steal_time`: only its address matters.
 static STEAL_TIME: u8 = 0;
 
-/// CPUs that schedule: all, up to 1024.
+/// `__cpu_active_mask`: all CPUs, up to 1024.
 static ACTIVE: [u64; 16] = [u64::MAX; 16];
 
 /// The instance whose callback runs.
@@ -37,7 +37,7 @@ fn state() -> &'static mut State {
 }
 
 fn number_of(task: Task) -> usize {
-    // SAFETY: pointers to tasks that policies have are those of `TaskMemory`, whose number stands before it.
+    // SAFETY: the task pointers of policies are those of `TaskMemory`, which holds the number before the structure.
     unsafe { *task.cast::<u64>().sub(HEADER) as usize }
 }
 
@@ -48,7 +48,8 @@ fn map_of(map: *const c_void) -> &'static mut Map {
 }
 
 fn bytes<'a>(pointer: *const c_void, length: usize) -> &'a [u8] {
-    // SAFETY: keys and values that policies pass are as long as their map says; the verifier has checked the same text.
+    // SAFETY: keys and values that policies pass are as long as their map says; the verifier has checked the same
+    // source.
     unsafe { std::slice::from_raw_parts(pointer.cast(), length) }
 }
 
@@ -58,7 +59,7 @@ fn index(key: *const c_void) -> usize {
 }
 
 fn has_cpu(mask: *const c_void, cpu: usize) -> bool {
-    // SAFETY: masks that policies have are those of tasks and that of idle CPUs, with a bit for every CPU of the kernel.
+    // SAFETY: the masks of policies are those of tasks and that of idle CPUs, with a bit for every CPU of the kernel.
     cpu < state().kernel.cpus.len() && unsafe { *mask.cast::<u64>().add(cpu / 64) } >> (cpu % 64) & 1 != 0
 }
 
@@ -251,7 +252,7 @@ extern "C" fn bpf_timer_set_callback(timer: *mut c_void, callback: *const c_void
     0
 }
 
-/// `BPF_F_TIMER_ABS`: the time is a point on the clock, not a distance.
+/// `BPF_F_TIMER_ABS`: the time is absolute, not relative.
 const TIMER_ABS: u64 = 1;
 
 extern "C" fn bpf_timer_start(timer: *mut c_void, ns: u64, flags: u64) -> i64 {
@@ -314,13 +315,14 @@ extern "C" fn bpf_cpumask_empty(mask: *const c_void) -> bool {
     (0..words).all(|word| unsafe { *mask.cast::<u64>().add(word) } == 0)
 }
 
-/// A CPU of a mask, and of another one, if there is any: the kernel goes round, and so does this.
+/// Any CPU of a mask, or of the intersection with another one; round-robin, as in the kernel
+/// (`cpumask_any_distribute()`).
 fn any_of(mask: *const c_void, other: Option<*const c_void>) -> u32 {
     let cpus = state().kernel.cpus.len();
     let first = (state().kernel.distributed + 1) % cpus.max(1);
     let words = cpus.div_ceil(64);
     let mut found = cpus;
-    // The word that it begins in, it ends in as well.
+    // The search ends in the word in which it began.
     for step in 0..=words {
         let word = (first / 64 + step) % words;
         // SAFETY: as above.
@@ -379,7 +381,7 @@ extern "C" fn scx_bpf_dsq_peek(dsq: u64) -> Task {
     }
 }
 
-/// In dispatch() insertions are collected, elsewhere they are carried out when the callback returns.
+/// Insertions in dispatch() are buffered; elsewhere they are carried out when the callback returns.
 fn ask_for(task: Task, insertion: Insertion) -> bool {
     let task = number_of(task);
     let kernel = &mut state().kernel;
@@ -442,7 +444,7 @@ extern "C" fn bpf_iter_scx_dsq_next(iterator: *mut u64) -> Task {
     let Some(iteration) = slot.and_then(Option::as_mut) else { return null() };
     while let Some(&task) = iteration.tasks.get(iteration.next) {
         iteration.next += 1;
-        // Who has left meanwhile is passed over.
+        // Tasks that have left the DSQ meanwhile are skipped.
         if kernel.tasks[task].place == Place::Queue(iteration.dsq) {
             iteration.slice_ns = None;
             iteration.key = None;
@@ -507,7 +509,7 @@ extern "C" fn scx_bpf_kick_cpu(cpu: i32, flags: u64) {
     }
 }
 
-/// There are no interrupts inside a callback here.
+/// No interrupt arrives during a callback in the simulator.
 extern "C" fn bpf_local_irq_save(_flags: *mut u64) {}
 
 extern "C" fn bpf_local_irq_restore(_flags: *mut u64) {}
@@ -588,7 +590,7 @@ extern "C" fn scx_bpf_dump_bstr(format: *const c_char, data: *const u64, size: u
     state().kernel.dump.push_str(&text);
 }
 
-/// Arguments of a variadic function come in registers all the same: up to three.
+/// The arguments of a variadic function come in registers, too: up to three.
 extern "C" fn bpf_trace_printk(format: *const c_char, _size: u32, one: u64, two: u64, three: u64) -> i64 {
     let arguments = [one, two, three];
     let text = formatted(format, arguments.as_ptr(), 24);
@@ -608,7 +610,7 @@ extern "C" fn memcpy(to: *mut c_void, from: *const c_void, size: usize) -> *mut 
 
 macro_rules! supply {
     ($($name:ident),* $(,)?) => {
-        /// Address of what a policy asks for by name.
+        /// Address of a symbol that a policy imports.
         pub(super) fn supplied(name: &str) -> Option<usize> {
             match name {
                 "sim_switch_point" => Some(super::explore::sim_switch_point as *const () as usize),

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-/// What a map is.
+/// Type of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Array,
@@ -10,7 +10,7 @@ pub(super) enum Kind {
     Hash,
     Queue,
     TaskStorage,
-    /// Records for whoever traces; nobody does.
+    /// Ring buffer for trace records, which nobody reads here.
     Ring,
 }
 
@@ -29,7 +29,7 @@ impl Kind {
     }
 }
 
-/// What a map looks like.
+/// Definition of a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) name: String,
@@ -46,9 +46,9 @@ pub(super) type Value = Box<[u64]>;
 #[derive(Debug)]
 pub(super) struct Map {
     pub(super) shape: Shape,
-    /// Arrays: all values, of each CPU one after the other. Others: nothing.
+    /// Arrays: all values, CPU by CPU if per-CPU. Other types: empty.
     cells: Vec<u64>,
-    /// Words of a value.
+    /// Words per value.
     stride: usize,
     hash: HashMap<Box<[u8]>, Value>,
     queue: VecDeque<Vec<u8>>,
@@ -67,7 +67,7 @@ impl Map {
         Self { shape, cells, stride, hash: HashMap::new(), queue: VecDeque::new(), by_task: Vec::new() }
     }
 
-    /// Value of an array. `cpu`: of a per-CPU one.
+    /// Address of a value of an array. `cpu` counts for a per-CPU array.
     pub(super) fn cell(&mut self, index: usize, cpu: usize) -> Option<*mut u64> {
         if index >= self.shape.max_entries {
             return None;
@@ -77,7 +77,7 @@ impl Map {
         self.cells.get_mut(at).map(std::ptr::from_mut)
     }
 
-    /// Index of the value that begins at an address; none: it lies elsewhere.
+    /// Index of the value at an address; none: the address is outside of the map.
     pub(super) fn index_of(&self, address: usize) -> Option<u32> {
         let offset = address.checked_sub(self.cells.as_ptr() as usize)? / 8;
         (offset < self.cells.len()).then(|| (offset / self.stride.max(1) % self.shape.max_entries) as u32)
@@ -87,7 +87,7 @@ impl Map {
         self.hash.get_mut(key).map(|value| value.as_mut_ptr())
     }
 
-    /// Inserts or replaces. False: it is full.
+    /// Inserts or replaces a value. False: the map is full.
     pub(super) fn insert(&mut self, key: &[u8], value: &[u8]) -> bool {
         if let Some(present) = self.hash.get_mut(key) {
             copy_into(present, value);
@@ -106,7 +106,7 @@ impl Map {
         self.hash.remove(key).is_some()
     }
 
-    /// Queues: false if it is full.
+    /// Appends to a queue. `replace`: a full queue loses its oldest element. False: the queue is full.
     pub(super) fn push(&mut self, value: &[u8], replace: bool) -> bool {
         if self.queue.len() >= self.shape.max_entries {
             if !replace {
@@ -122,7 +122,7 @@ impl Map {
         self.queue.pop_front()
     }
 
-    /// A task's value; made if `create`.
+    /// A task's value; it is created if `create`.
     pub(super) fn of_task(&mut self, task: usize, create: bool) -> Option<*mut u64> {
         if task >= self.by_task.len() {
             self.by_task.resize_with(task + 1, || None);

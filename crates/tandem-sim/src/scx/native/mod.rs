@@ -1,7 +1,7 @@
-//! Calls into a policy, and what it may call. The only unsafe code of this crate.
+//! Calls into a policy, and the functions that it may call. The only unsafe code of this crate.
 //!
-//! A policy is C that was written for the kernel's verifier: it checks every pointer that it is given. It is trusted as
-//! far as that; what it asks for by number (CPUs, queues, tasks) is checked here.
+//! A policy is C that was written for the kernel's verifier: it checks every pointer that it is given. It is
+//! trusted that far. The numbers that it passes (CPUs, DSQs, tasks) are checked here.
 
 pub mod explore;
 mod image;
@@ -19,16 +19,16 @@ use std::ffi::{c_char, c_void, CStr};
 use std::ptr;
 use tandem_bpf::native::{Side, GUEST};
 
-/// Maps that its daemon sizes to the number of CPUs.
+/// Maps that the daemon sizes to the number of CPUs.
 const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers", "harvest_timers"];
 
-/// Map of the timer that computes group weights anew.
+/// Map of the timer that recomputes group weights.
 const REFRESH_TIMER: &str = "refresh_timer";
 
-/// A whole one, as the policy counts parts (`TANDEM_SCALE` in `policy/base.h`).
+/// One, in the policy's fixed point (`TANDEM_SCALE` in `policy/base.h`).
 const SCALE: f64 = 1024.0;
 
-/// What a policy can be called for.
+/// Callbacks of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 enum Op {
@@ -54,12 +54,12 @@ const OPS: usize = Op::Offline as usize + 1;
 
 type Task = *mut c_void;
 
-/// A task's structure, behind its number.
+/// Memory of a task's structure, with the task's number before it.
 struct TaskMemory {
     words: Box<[u64]>,
 }
 
-/// Words before the structure; the first is the task's number. Keeps it aligned.
+/// Words before the structure, which keep it aligned; the first is the task's number.
 const HEADER: usize = 8;
 
 impl TaskMemory {
@@ -103,17 +103,17 @@ struct State {
     cgroups: Vec<Box<[u64]>>,
     pages: Vec<Box<[u64]>>,
     timers: Vec<Timer>,
-    /// Their numbers, by where they stand in a map.
+    /// Numbers of timers, by their addresses in a map.
     timer_at: HashMap<usize, usize>,
     functions: Functions,
 }
 
 thread_local! {
-    /// Whose callback runs on this thread.
+    /// State of the policy whose callback runs on this thread.
     static CURRENT: Cell<*mut State> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// A policy at work in one kernel.
+/// A policy that is loaded in one kernel.
 pub struct Policy {
     state: Box<State>,
     ops: [usize; OPS],
@@ -143,7 +143,7 @@ impl Policy {
     /// Loads the guest scheduler for a kernel, and initialises it.
     ///
     /// # Errors
-    /// It asks for what the simulator does not have, or refuses.
+    /// It calls what the simulator does not have, or refuses to start.
     pub fn guest(settings: &Settings, now: Ns) -> Result<Self, String> {
         Self::load(&GUEST, GUEST.image, settings, now)
     }
@@ -156,8 +156,8 @@ impl Policy {
             let kind = Kind::of(number).ok_or_else(|| format!("map {name} is of unknown type {number}"))?;
             let max_entries = if PER_CPU_MAPS.contains(&name) { cpus } else { max_entries };
             let address = image.address(name).ok_or_else(|| format!("the policy has no map {name}"))?;
-            // SAFETY: a map's symbol is a structure of at least one pointer that nobody reads: its type is its
-            // meaning. What stands there from now on is its number.
+            // SAFETY: a map's symbol is a structure of at least one pointer that nobody reads: only its type has a
+            // meaning. From now on it holds the map's number.
             unsafe { address.cast::<u64>().write_unaligned(maps.len() as u64) };
             maps.push(Map::new(Shape { name: name.into(), kind, key_size, value_size, max_entries }, cpus));
         }
@@ -241,7 +241,7 @@ impl Policy {
         let mut caches = settings.caches.clone();
         caches.sort_unstable();
         caches.dedup();
-        // The next one with the same number, round and round.
+        // The next CPU with the same number, round-robin.
         let next = |numbers: &[usize], cpu: usize| {
             (1..=cpus)
                 .map(|step| (cpu + step) % cpus)
@@ -289,8 +289,8 @@ impl Policy {
         Ok(())
     }
 
-    /// Runs something that calls into the policy, on a CPU of its kernel. A function of its own, so that a profiler that
-    /// counts instructions can tell the policy's from the simulator's.
+    /// Runs a call into the policy, on a CPU of its kernel. It is a function of its own so that a profiler that
+    /// counts instructions can separate the policy's from the simulator's.
     #[inline(never)]
     fn with<R>(&mut self, cpu: usize, call: impl FnOnce(&[usize; OPS]) -> R) -> R {
         self.state.kernel.here = cpu;
@@ -306,12 +306,12 @@ impl Policy {
         &self.state.kernel
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub fn kernel_mut(&mut self) -> &mut Kernel {
         &mut self.state.kernel
     }
 
-    /// Takes what the machine shall do.
+    /// Takes the effects that the machine has to carry out.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.state.kernel.effects)
     }
@@ -326,7 +326,7 @@ impl Policy {
         self.timeout_ns
     }
 
-    /// Adds a group: its number. The first one is the root.
+    /// Adds a group, and returns its number. The first one is the root.
     ///
     /// # Errors
     /// The policy refuses it.
@@ -364,7 +364,7 @@ impl Policy {
         Ok(group)
     }
 
-    /// Adds a task: its number.
+    /// Adds a task, and returns its number.
     ///
     /// # Errors
     /// The policy refuses it.
@@ -412,22 +412,22 @@ impl Policy {
         self.state.tasks[task].pointer()
     }
 
-    /// What is left of a task's slice, ns.
+    /// Rest of a task's slice, ns.
     pub fn slice_ns(&mut self, task: usize) -> Ns {
         (self.state.functions.slice)(self.task(task))
     }
 
-    /// Sets it.
+    /// Sets the rest of a task's slice.
     pub fn set_slice_ns(&mut self, task: usize, ns: Ns) {
         (self.state.functions.set_slice)(self.task(task), ns);
     }
 
-    /// It has run for so long.
+    /// Adds to a task's run time (`se.sum_exec_runtime`).
     pub fn add_run_time(&mut self, task: usize, ns: Ns) {
         (self.state.functions.add_run_time)(self.task(task), ns);
     }
 
-    /// Is it runnable, in the kernel's eyes?
+    /// Sets whether a task is runnable for the kernel (`SCX_TASK_QUEUED`).
     pub fn set_queued(&mut self, task: usize, queued: bool) {
         (self.state.functions.set_queued)(self.task(task), queued);
     }
@@ -438,7 +438,8 @@ impl Policy {
         Some(self.with(0, |_| counter(name.as_ptr()))).filter(|sum| *sum != u64::MAX)
     }
 
-    /// What stands in a vCPU's paravirtual page. Its guest has booted: the vCPU has been entered before.
+    /// Writes a vCPU's steal time page. The version counts one schedule-in more than `entries`: the vCPU has run
+    /// before, when its guest booted.
     pub fn write_page(&mut self, cpu: usize, steal_ns: Ns, entries: u64, preempted: bool) {
         let page = self.state.pages[cpu].as_mut_ptr().cast();
         let version = (entries as u32).wrapping_add(1).wrapping_mul(2);
@@ -461,7 +462,7 @@ impl Policy {
         let kernel = &mut self.state.kernel;
         match usize::try_from(chosen) {
             Ok(cpu) if cpu < kernel.cpus.len() && kernel.may_use(task, cpu) => cpu,
-            // The kernel overrules it.
+            // The kernel overrides an invalid choice.
             _ => (0..kernel.cpus.len()).find(|cpu| kernel.may_use(task, *cpu)).unwrap_or(prev),
         }
     }
@@ -471,7 +472,7 @@ impl Policy {
         self.call_task_flags(Op::Enqueue, here, task, flags);
     }
 
-    /// `ops.dispatch()`; prev is the task that runs, if it is one of the policy's.
+    /// `ops.dispatch()`; prev is the current task, if the policy schedules it.
     pub fn dispatch(&mut self, cpu: usize, prev: Option<usize>) {
         let prev = prev.map_or(ptr::null_mut(), |task| self.task(task));
         self.state.kernel.dispatching = Some(cpu);
@@ -490,7 +491,7 @@ impl Policy {
         flush(&mut self.state);
     }
 
-    /// Carries out the insertion that select_cpu() or enqueue() has asked for. Was there one?
+    /// Carries out the insertion that select_cpu() or enqueue() has requested. Returns whether there was one.
     pub fn insert_direct(&mut self, task: usize) -> bool {
         let Some(insertion) = self.state.kernel.tasks[task].direct.take() else { return false };
         insert(&mut self.state, task, &insertion);
@@ -551,7 +552,7 @@ impl Policy {
         self.with(cpu, |_| call(pointer, runnable));
     }
 
-    /// `ops.yield()`; without it the slice is given up.
+    /// `ops.yield()`; a policy without it gives up the slice.
     pub fn yields(&mut self, cpu: usize, task: usize) {
         let pointer = self.task(task);
         let address = self.ops[Op::Yield as usize];
@@ -559,12 +560,12 @@ impl Policy {
             self.set_slice_ns(task, 0);
             return;
         }
-        // SAFETY: that is the type of the operation; it yields to nobody in particular.
+        // SAFETY: that is the type of the operation; the task yields to no particular task.
         let call = unsafe { std::mem::transmute::<usize, extern "C" fn(Task, Task) -> bool>(address) };
         self.with(cpu, |_| call(pointer, ptr::null_mut()));
     }
 
-    /// A CPU becomes idle, or stops being so.
+    /// `ops.update_idle()`: a CPU becomes idle, or stops being idle.
     pub fn update_idle(&mut self, cpu: usize, idle: bool) {
         self.state.kernel.idle.set(cpu, idle);
         let address = self.ops[Op::UpdateIdle as usize];
@@ -587,7 +588,7 @@ impl Policy {
         self.with(cpu, |_| call(cpu as i32, ptr::null_mut()));
     }
 
-    /// A task ends: the policy forgets it.
+    /// `ops.disable()`: a task ends, and the policy forgets it.
     pub fn disable(&mut self, here: usize, task: usize) {
         let pointer = self.task(task);
         // SAFETY: the type is that in native/exports.h.
@@ -612,7 +613,7 @@ impl Policy {
         self.with(here, |_| call(pointer, period, quota, 0));
     }
 
-    /// A CPU comes back, or goes.
+    /// A CPU goes online or offline.
     pub fn set_online(&mut self, here: usize, cpu: usize, online: bool) {
         let address = self.ops[if online { Op::Online } else { Op::Offline } as usize];
         if address == 0 {
@@ -623,14 +624,14 @@ impl Policy {
         self.with(here, |_| call(cpu as i32));
     }
 
-    /// CPUs that a task may use from now on. It must not be in a queue.
+    /// Sets a task's affinity. It must not be in a DSQ.
     pub fn set_allowed(&mut self, task: usize, allowed: &[bool]) {
         for (cpu, ok) in allowed.iter().enumerate() {
             self.state.kernel.tasks[task].allowed.set(cpu, *ok);
         }
     }
 
-    /// A timer's time has come, unless it was started anew or cancelled since.
+    /// Fires a timer, unless it was restarted or cancelled since.
     pub fn fire(&mut self, cpu: usize, timer: usize, turn: u32) {
         let (map, callback, address) = {
             let timer = &mut self.state.timers[timer];
@@ -652,12 +653,12 @@ impl Policy {
         self.with(cpu, |_| call(map, &mut key, value));
     }
 
-    /// Was the last timer that fired the one of group weights? Forgotten when it has been asked.
+    /// Was the timer that fired last the one of group weights? The answer is reset.
     pub fn take_refreshed(&mut self) -> bool {
         std::mem::take(&mut self.refreshed)
     }
 
-    /// What the policy tells of a task, for a report of what went wrong.
+    /// Takes the error for which the kernel would eject the policy.
     pub fn take_error(&mut self) -> Option<String> {
         self.state.kernel.error.take()
     }
