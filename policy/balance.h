@@ -73,7 +73,7 @@ POLICY bool settles_itself(u64 excess, u64 heavy_weight)
 }
 
 /* The end of a task's slice on a CPU that was asked for a task because its global virtual time is behind. */
-struct turn_view {
+struct rotation_view {
 	u64 weight;
 	s64 owed_ns;
 	u64 last_weight;	/* of the task whose slice ended before */
@@ -96,7 +96,7 @@ POLICY bool matters_for_turns(u64 weight, u64 excess)
  * are many tasks). Only the lightest task, because it reverses the imbalance by least. Of equal tasks the one
  * that is owed more stays, because it is alone afterwards.
  */
-POLICY bool takes_turn_elsewhere(const struct turn_view *t)
+POLICY bool rotates_away(const struct rotation_view *t)
 {
 	bool equal = t->last_weight >= t->weight && t->last_weight <= t->weight + (t->weight >> 3);
 	u64 due_ns = min_u64((u64)t->queue_tasks * TANDEM_ROTATE_NS, TANDEM_OWED_MAX_NS / 2);
@@ -119,16 +119,16 @@ POLICY bool takes_turn_elsewhere(const struct turn_view *t)
  * time in ns. On a CPU that it shares with other tasks (`queue_weight`, itself included) it cannot soon get
  * more than its share: ten light tasks with a claim of one slice each would be a claim of ten slices.
  */
-POLICY s64 owed_after_move(s64 owed_ns, u64 pace_from, u64 pace_to, u64 weight, u64 queue_weight)
+POLICY s64 owed_after_move(s64 owed_ns, u64 vtime_from, u64 vtime_to, u64 weight, u64 queue_weight)
 {
 	u64 share = virtual_ns(2 * TANDEM_OWED_MAX_NS >> 10, max_u64(queue_weight, weight));
 	s64 limit = (s64)min_u64(real_ns(share, weight) << 10, TANDEM_OWED_MAX_NS);
 	s64 missed;
 
-	if (time_before_ns(pace_from, pace_to))
-		missed = (s64)min_u64(real_ns(pace_to - pace_from, weight), 2 * TANDEM_OWED_MAX_NS);
+	if (time_before_ns(vtime_from, vtime_to))
+		missed = (s64)min_u64(real_ns(vtime_to - vtime_from, weight), 2 * TANDEM_OWED_MAX_NS);
 	else
-		missed = -(s64)min_u64(real_ns(pace_from - pace_to, weight), 2 * TANDEM_OWED_MAX_NS);
+		missed = -(s64)min_u64(real_ns(vtime_from - vtime_to, weight), 2 * TANDEM_OWED_MAX_NS);
 	return clamp_s64(clamp_s64(owed_ns, -limit, limit) + missed, -limit, limit);
 }
 
@@ -146,14 +146,14 @@ POLICY s64 settled_ns(s64 owed_ns, u64 service_ns)
  * claim (`gives_all`). A CPU with tasks of total weight `weight` cannot make up for more than what one of them
  * can be owed: while it catches up, tasks that came later wait although they took nothing.
  */
-POLICY u64 pace_caught_up(u64 pace, u64 furthest, bool gives_all, u64 weight)
+POLICY u64 vtime_caught_up(u64 vtime, u64 furthest, bool gives_all, u64 weight)
 {
-	if (!time_before_ns(pace, furthest))
-		return pace;
+	if (!time_before_ns(vtime, furthest))
+		return vtime;
 	if (gives_all)
 		return furthest;
-	return real_ns(furthest - pace, weight) > TANDEM_OWED_MAX_NS ? furthest - virtual_ns(TANDEM_OWED_MAX_NS, weight) :
-								       pace;
+	return real_ns(furthest - vtime, weight) > TANDEM_OWED_MAX_NS ? furthest - virtual_ns(TANDEM_OWED_MAX_NS, weight) :
+								       vtime;
 }
 
 #endif

@@ -30,7 +30,7 @@ POLICY u64 booked_work(u64 burst_ns)
 }
 
 /* One slice of each task. */
-POLICY u64 booked_turns_ns(u64 booked)
+POLICY u64 booked_slices_ns(u64 booked)
 {
 	return (u32)booked * NSEC_PER_USEC_;
 }
@@ -42,21 +42,21 @@ POLICY u64 booked_runs_ns(u64 booked)
 }
 
 /* How long the booked tasks delay the completion of a task that needs `work_ns`. */
-POLICY u64 held_up_ns(u64 booked, u64 work_ns)
+POLICY u64 delayed_others_ns(u64 booked, u64 work_ns)
 {
-	u64 turns_ns = booked_turns_ns(booked);
+	u64 slices_ns = booked_slices_ns(booked);
 
 	if (work_ns <= TANDEM_TICK_NS)
-		return turns_ns;
+		return slices_ns;
 	work_ns = min_u64(work_ns, TANDEM_BURST_MAX_NS);
-	return min_u64(booked_runs_ns(booked), turns_ns / NSEC_PER_USEC_ * work_ns / (TANDEM_TICK_NS / NSEC_PER_USEC_));
+	return min_u64(booked_runs_ns(booked), slices_ns / NSEC_PER_USEC_ * work_ns / (TANDEM_TICK_NS / NSEC_PER_USEC_));
 }
 
 /*
  * How long the task delays the tasks queued ahead, summed over them. Each loses the slices that this task takes
- * before it is done, min(w_i, w), and n tasks lose no more than n times w. `waits_for_ns`: held_up_ns().
+ * before it is done, min(w_i, w), and n tasks lose no more than n times w. `waits_for_ns`: delayed_others_ns().
  */
-POLICY u64 holds_up_ns(u64 waits_for_ns, u32 nr_tasks, u64 work_ns)
+POLICY u64 delays_others_ns(u64 waits_for_ns, u32 nr_tasks, u64 work_ns)
 {
 	return min_u64(waits_for_ns, min_u64(work_ns, TANDEM_BURST_MAX_NS) * nr_tasks);
 }

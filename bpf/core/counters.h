@@ -8,19 +8,19 @@
 
 #define CORE_COUNTERS(X) \
 	X(QUEUED, queued, "tasks put into a queue") \
-	X(KEPT, kept, "tasks that went on after their request, first by deadline") \
+	X(KEPT, kept, "tasks that kept running after their request, with the earliest deadline") \
 	X(REGRANTED, regranted, "slices given back that the host had stolen") \
-	X(PULLED, pulled, "tasks taken from another vCPU's queue") \
+	X(PULLED, pulled, "tasks pulled from another vCPU's queue") \
 	X(PREEMPTED, preempted, "wake-up preemptions") \
-	X(FLOOR, floor, "best-effort slices given only to satisfy the watchdog") \
-	X(ORPHANS, orphans, "tasks taken from the queue of an offline vCPU") \
-	X(DUE, due, "light tasks served by the clock on the wall, before their deadline") \
-	X(THROTTLED, throttled, "tasks that had to wait for their group's quota") \
-	X(UNTHROTTLED, unthrottled, "tasks that came back from there") \
-	X(ON_DEBT, on_debt, "tasks that came back without quota, only to satisfy the watchdog") \
-	X(GIVEN, given, "tasks handed to a lighter CPU, for fairness across CPUs") \
-	X(EVENED, evened, "waiting tasks taken over from a heavier CPU") \
+	X(FLOOR, floor, "SCHED_IDLE slices granted only to satisfy the watchdog") \
+	X(ORPHANS, orphans, "tasks pulled from the queue of an offline vCPU") \
+	X(DUE, due, "light tasks served by wall-clock deadline, before their virtual one") \
+	X(THROTTLED, throttled, "tasks that were throttled by their group's quota") \
+	X(UNTHROTTLED, unthrottled, "tasks that were unthrottled") \
+	X(STALL_GRANTS, stall_grants, "tasks that were unthrottled without quota, only to satisfy the watchdog") \
+	X(LB_PUSHED, lb_pushed, "tasks pushed to a CPU with less load by load balance") \
+	X(LB_PULLED, lb_pulled, "waiting tasks pulled from a CPU with more load by load balance") \
 	X(TIMERS, timers, "slice timers armed") \
-	X(FAR, far, "waiting tasks taken across last-level caches")
+	X(FAR, far, "waiting tasks pulled across last-level caches")
 
 #endif

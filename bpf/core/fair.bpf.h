@@ -129,43 +129,43 @@ static __always_inline u64 curr_burst(const struct cpu_state *c, u64 now)
 	return c->curr_burst_ns + (c->curr_charged_at_ns ? sub_floor_u64(now, c->curr_charged_at_ns) : 0);
 }
 
-static __always_inline u64 pace_now(const struct cpu_state *c, u64 now)
+static __always_inline u64 vtime_now(const struct cpu_state *c, u64 now)
 {
-	return c->pace + not_yet_charged(c, class_index(CLASS_NORMAL), now);
+	return c->vtime + not_yet_charged(c, class_index(CLASS_NORMAL), now);
 }
 
-static __always_inline void take_off_hogs(struct cpu_state *c, u64 weight)
+static __always_inline void take_off_cpu_bound(struct cpu_state *c, u64 weight)
 {
-	__sync_fetch_and_sub(&c->hog_weight, weight);
-	__sync_fetch_and_sub(&c->hogs, 1);
+	__sync_fetch_and_sub(&c->cpu_bound_weight, weight);
+	__sync_fetch_and_sub(&c->cpu_bound_tasks, 1);
 }
 
 /*
  * Load balance counts only tasks that stay runnable. A task that wakes up for a moment may weigh a hundred
  * times as much as all others together; migrating the others out of its way would take longer than it runs.
  */
-static __always_inline void count_hog(struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+static __always_inline void count_cpu_bound(struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
 	u64 weight = t->weight;
 
-	if (t->hog_stake || t->class != CLASS_NORMAL ||
+	if (t->cpu_bound_stake || t->class != CLASS_NORMAL ||
 	    !is_cpu_bound(t->burst_ns, sub_floor_u64(now, t->runnable_at_ns)))
 		return;
-	__sync_fetch_and_add(&c->hog_weight, weight);
-	__sync_fetch_and_add(&c->hogs, 1);
+	__sync_fetch_and_add(&c->cpu_bound_weight, weight);
+	__sync_fetch_and_add(&c->cpu_bound_tasks, 1);
 	/* Two CPUs may count it at the same time, while a third moves it. */
-	if (__sync_val_compare_and_swap(&t->hog_stake, 0, stake_of(cpu, 0, weight)))
-		take_off_hogs(c, weight);
+	if (__sync_val_compare_and_swap(&t->cpu_bound_stake, 0, stake_of(cpu, 0, weight)))
+		take_off_cpu_bound(c, weight);
 }
 
 /* Stop counting t as CPU-bound, on whichever CPU it was counted. */
-static __always_inline void count_hog_no_more(struct task_state *t)
+static __always_inline void uncount_cpu_bound(struct task_state *t)
 {
-	u64 stake = t->hog_stake ? __sync_lock_test_and_set(&t->hog_stake, 0) : 0;
+	u64 stake = t->cpu_bound_stake ? __sync_lock_test_and_set(&t->cpu_bound_stake, 0) : 0;
 	struct cpu_state *c = stake ? cpu_state(stake_cpu(stake)) : NULL;
 
 	if (c)
-		take_off_hogs(c, stake_value(stake));
+		take_off_cpu_bound(c, stake_value(stake));
 }
 
 static __always_inline void take_off_queue(struct cpu_state *c, u64 stake)
@@ -180,7 +180,7 @@ static __always_inline void take_off_queue(struct cpu_state *c, u64 stake)
 static __always_inline void give_back_extras(struct task_state *t)
 {
 	give_back_work(__sync_lock_test_and_set(&t->work_stake, 0));
-	count_hog_no_more(t);
+	uncount_cpu_bound(t);
 }
 
 /* Take off all that t has added to a CPU's sums. */
@@ -197,8 +197,8 @@ static __always_inline void give_back(struct task_state *t, u64 stake)
 /* Settle what a runnable task is owed after a migration. Requests for a task from either CPU are dropped. */
 static __always_inline void settle_move(struct task_state *t, struct cpu_state *from, struct cpu_state *to, u64 now)
 {
-	if (from->pace_known && to->pace_known && t->class == CLASS_NORMAL)
-		t->owed_ns = owed_after_move(t->owed_ns, pace_now(from, now), pace_now(to, now), t->weight,
+	if (from->vtime_known && to->vtime_known && t->class == CLASS_NORMAL)
+		t->owed_ns = owed_after_move(t->owed_ns, vtime_now(from, now), vtime_now(to, now), t->weight,
 					      t->weight + to->weight[class_index(CLASS_NORMAL)]);
 	from->give_to = -1;
 	to->give_to = -1;
@@ -237,7 +237,7 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 		take_off_queue(c, stake);
 		return;
 	}
-	count_hog(t, c, cpu, now);
+	count_cpu_bound(t, c, cpu, now);
 	book_work(t, c, cpu);
 	/* Another CPU may have taken it off the queue meanwhile, before the extras were booked: take them off again. */
 	if (t->stake != stake)
@@ -296,7 +296,7 @@ static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
 {
 	struct group_state *g = group_state(t->group);
 	u32 i = class_index(t->class);
-	u64 old = t->weight, clock, stake = t->stake, hog = t->hog_stake;
+	u64 old = t->weight, clock, stake = t->stake, hog = t->cpu_bound_stake;
 	s32 cpu = stake_cpu(stake);
 
 	if (!g || g->scale == t->scale || !stake)
@@ -309,8 +309,8 @@ static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
 	    __sync_val_compare_and_swap(&t->stake, stake, stake_of(cpu, stake_class(stake), t->weight)) == stake)
 		__sync_fetch_and_add(&c->weight[stake_class(stake)], t->weight - stake_value(stake));
 	if (hog && stake_cpu(hog) == cpu && c == cpu_state(cpu) &&
-	    __sync_val_compare_and_swap(&t->hog_stake, hog, stake_of(cpu, 0, t->weight)) == hog)
-		__sync_fetch_and_add(&c->hog_weight, t->weight - stake_value(hog));
+	    __sync_val_compare_and_swap(&t->cpu_bound_stake, hog, stake_of(cpu, 0, t->weight)) == hog)
+		__sync_fetch_and_add(&c->cpu_bound_weight, t->weight - stake_value(hog));
 	t->deadline = t->v + deadline_distance(remaining(t), t->weight, t->base_ns);
 }
 
@@ -343,7 +343,7 @@ static __always_inline void charge(const struct task_struct *p, struct task_stat
 	t->charged_steal_ns = steal;
 	t->used_ns += service;
 	t->burst_ns += service;
-	count_hog(t, c, cpu, now);
+	count_cpu_bound(t, c, cpu, now);
 	if (t->owed_ns && t->class == CLASS_NORMAL) {
 		settled = settled_ns(t->owed_ns, service);
 		t->owed_ns -= settled;
@@ -352,7 +352,7 @@ static __always_inline void charge(const struct task_struct *p, struct task_stat
 	progress = virtual_ns(service - settled, max_u64(c->weight[i], t->weight));
 	c->clock[i] += progress;
 	if (t->class == CLASS_NORMAL)
-		c->pace += progress;
+		c->vtime += progress;
 	c->curr_charged_at_ns = now;
 	c->curr_v = t->v;
 	c->curr_burst_ns = t->burst_ns;

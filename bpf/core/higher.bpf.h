@@ -16,7 +16,7 @@
 #define K_MAX_RT_PRIO 100
 
 /* Busy, but not with a task of ours. */
-static __always_inline void taken_by_higher_class(s32 cpu)
+static __always_inline void preempted_by_higher_class(s32 cpu)
 {
 	struct cpu_state *c = cpu_state(cpu);
 
@@ -26,7 +26,7 @@ static __always_inline void taken_by_higher_class(s32 cpu)
 
 void BPF_STRUCT_OPS(core_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
 {
-	taken_by_higher_class(cpu);
+	preempted_by_higher_class(cpu);
 	scx_bpf_reenqueue_local();
 }
 
@@ -35,7 +35,7 @@ int BPF_PROG(core_sched_switch, bool preempt, struct task_struct *prev, struct t
 {
 	if (next->prio >= K_MAX_RT_PRIO || prev->prio < K_MAX_RT_PRIO)
 		return 0;
-	taken_by_higher_class(bpf_get_smp_processor_id());
+	preempted_by_higher_class(bpf_get_smp_processor_id());
 	scx_bpf_reenqueue_local_from_anywhere();
 	return 0;
 }

@@ -26,7 +26,7 @@ static __always_inline void leaves(struct cpu_state *c, u32 cpu)
 }
 
 /* Find CPUs on which the kernel does not schedule any more, before it calls cpu_offline(). */
-COLD int look_for_leavers(u32 cpu)
+COLD int find_offline(u32 cpu)
 {
 	u32 word, bit;
 
@@ -49,12 +49,12 @@ COLD int look_for_leavers(u32 cpu)
 	return 0;
 }
 
-static __always_inline void watch_for_leavers(struct cpu_state *c, u32 cpu, u64 now)
+static __always_inline void watch_for_offline(struct cpu_state *c, u32 cpu, u64 now)
 {
-	if (now - c->leavers_at_ns <= LEAVERS_EVERY_NS)
+	if (now - c->offline_scan_at_ns <= LEAVERS_EVERY_NS)
 		return;
-	c->leavers_at_ns = now;
-	look_for_leavers(cpu);
+	c->offline_scan_at_ns = now;
+	find_offline(cpu);
 }
 
 /*
@@ -69,12 +69,12 @@ COLD int hand_back(u32 cpu, u64 queue)
 
 	if (!own)
 		return 0;
-	own->looked = 0;
+	own->scanned = 0;
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_struct *task;
 
-		if (own->looked++ >= HAND_BACK)
+		if (own->scanned++ >= HAND_BACK)
 			break;
 		task = bpf_task_from_pid(p->pid);
 		if (!task)

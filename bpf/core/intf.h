@@ -42,7 +42,7 @@ enum counter {
 enum trace_kind {
 	TRACE_RUNS = 256,	/* a task begins to run */
 	TRACE_STOPS,		/* it stops running */
-	TRACE_ABSENT,		/* the host had preempted the CPU; value: for how long, up to now (ns) */
+	TRACE_PREEMPTED,		/* the host had preempted the CPU; value: for how long, up to now (ns) */
 };
 
 /* One record of a trace. */
@@ -76,9 +76,9 @@ struct surroundings {
 	u64 loads;		/* sum over the CPUs that this one compares itself with */
 	u64 excess;		/* weight by which `heaviest` is too heavy */
 	u64 slow_excess;	/* weight by which `slowest` is too heavy, which has the least pace of those that are */
-	u64 slow_pace;
+	u64 slow_vtime;
 	u32 measures;		/* number of CPUs in `loads` */
-	u32 any_pace;
+	u32 any_vtime;
 	s32 heaviest;
 	s32 slowest;
 };
@@ -91,9 +91,9 @@ struct cpu_state {
 	 */
 	u64 weight[NR_QUEUE_CLASSES];	/* effective weight of queued and running tasks (atomic, any CPU) */
 	u64 queued_work;	/* their work, policy/work.h (atomic, any CPU) */
-	u64 hog_weight;		/* the part of weight[normal] that load balance counts (atomic, any CPU) */
+	u64 cpu_bound_weight;		/* the part of weight[normal] that load balance counts (atomic, any CPU) */
 	u32 tasks[NR_QUEUE_CLASSES];	/* number of tasks in `weight` (atomic, any CPU) */
-	u32 hogs;		/* number of CPU-bound tasks, those in hog_weight (atomic, any CPU) */
+	u32 cpu_bound_tasks;		/* number of CPU-bound tasks, those in cpu_bound_weight (atomic, any CPU) */
 	s32 give_to;		/* CPU that asked for a task; -1: none */
 	u64 give_excess;	/* excess weight over give_to (this and the next two: set by the CPU that asks) */
 	u64 give_behind;	/* virtual time by which its pace is behind that of give_to */
@@ -113,16 +113,16 @@ struct cpu_state {
 	u64 curr_burst_ns;	/* run time of the current task since it last slept */
 	u64 idle_floor_at_ns;
 	u64 overdue_at_ns;	/* last search for tasks that have waited for too long */
-	u64 leavers_at_ns;	/* last check for CPUs that are about to go offline */
+	u64 offline_scan_at_ns;	/* last check for CPUs that are about to go offline */
 	u64 late_weight;	/* queue weight because of which the last task was put into the late queue */
 	u64 run_until_ns;	/* when the current task's slice ends; 0: that does not matter */
 	u64 timer_at_ns;	/* when the armed slice timer fires; 0: not armed */
-	u64 turn_due_ns;	/* planned end of the slice that the timer has just ended; 0: it ended none */
+	u64 slice_due_ns;	/* planned end of the slice that the timer has just ended; 0: it ended none */
 	u64 timer_late_ns;	/* from the timer to the end of the slice, on average */
 	u64 balanced_at_ns;
 	/* Fairness across CPUs, policy/balance.h. */
-	u64 pace;		/* global virtual time: comparable between CPUs that are busy at the same time */
-	u64 pace_known;		/* 0: no normal tasks since it was last compared */
+	u64 vtime;		/* global virtual time: comparable between CPUs that are busy at the same time */
+	u64 vtime_known;		/* 0: no normal tasks since it was last compared */
 	u64 seen_excess;	/* weight by which another CPU was heavier in the last scan; 0: none was */
 	u64 pull_excess;	/* weight by which pull_from is heavier than this CPU */
 	s32 pull_from;		/* CPU from which this one pulls waiting tasks; -1: none */
@@ -143,10 +143,10 @@ struct cpu_state {
 	 * current one goes. The verifier does not track values in maps; as local variables they would make each
 	 * iteration a new state.
 	 */
-	u32 looked;
+	u32 scanned;
 	u32 let_go;		/* the same of unthrottle(), which a timer may run and a tick may interrupt */
 	u32 stayed;		/* tasks that stay throttled in that loop */
-	u32 look_from;		/* where the next scan of other CPUs begins (bpf/core/look.bpf.h) */
+	u32 scan_from;		/* where the next scan of other CPUs begins (bpf/core/look.bpf.h) */
 	u64 move_slice_ns;
 	u64 move_key;
 	u64 move_queue;

@@ -20,7 +20,7 @@
 #define MASK_LOOKS 2
 
 /* CPUs that a scan visits, without those from masks. */
-static __always_inline u32 nr_looked(void)
+static __always_inline u32 nr_scanned(void)
 {
 	return nr_cpu_ids <= MAX_LOOK ? nr_cpu_ids : PART_LOOK;
 }
@@ -32,22 +32,22 @@ static __always_inline u32 nr_candidates(void)
 }
 
 /* First CPU of a scan from here: the one after the last of the scan before. On a small machine always the first CPU. */
-static __always_inline u32 look_from(void)
+static __always_inline u32 scan_from(void)
 {
 	struct cpu_state *own = nr_cpu_ids > MAX_LOOK ? cpu_state(bpf_get_smp_processor_id()) : NULL;
 	u32 from;
 
 	if (!own)
 		return 0;
-	from = own->look_from;
-	own->look_from = cpu_after(from, PART_LOOK);
+	from = own->scan_from;
+	own->scan_from = cpu_after(from, PART_LOOK);
 	return from;
 }
 
 /* Candidate number `i` of a scan for a CPU that p may use; beyond all CPUs if a mask has none. */
 static __always_inline u32 candidate(const struct task_struct *p, u32 from, u32 i)
 {
-	if (i < nr_looked())
+	if (i < nr_scanned())
 		return cpu_after(from, i);
 	return i & 1 ? k_any_allowed(p) : k_any_idle_for(p);
 }

@@ -66,7 +66,7 @@ static int slice_expired(void *map, u32 *key, struct one_timer *t)
 		arm_slice(t, c, now);
 		return 0;
 	}
-	c->turn_due_ns = c->run_until_ns;
+	c->slice_due_ns = c->run_until_ns;
 	c->run_until_ns = 0;
 	k_kick_preempt(*key);
 	return 0;
@@ -78,11 +78,11 @@ static int slice_expired(void *map, u32 *key, struct one_timer *t)
  */
 static __always_inline void turn_ended(struct cpu_state *c, u64 now)
 {
-	u64 due = c->turn_due_ns, early, late;
+	u64 due = c->slice_due_ns, early, late;
 
 	if (!due)
 		return;
-	c->turn_due_ns = 0;
+	c->slice_due_ns = 0;
 	late = sub_floor_u64(now, due);
 	early = sub_floor_u64(due, now);
 	if (late < SLICE_LATE_MAX_NS)

@@ -17,18 +17,18 @@
  * `cpu` looks at another CPU. What it finds goes into its record: the verifier does not track values in maps,
  * so it need not follow each combination of them through every iteration of the loop.
  */
-COLD int look_at(u32 cpu, u32 other, u64 now)
+COLD int scan_at(u32 cpu, u32 other, u64 now)
 {
 	struct cpu_state *own = cpu_state(cpu), *c = cpu_state(other);
 	struct surroundings *s;
-	u64 load, excess, pace;
+	u64 load, excess, vtime;
 	bool crowded;
 
 	if (!own || !c || !c->online)
 		return 0;
 	s = &own->look;
-	crowded = c->hogs > 1;
-	load = load_of(c->hog_weight, side_capacity(c, now));
+	crowded = c->cpu_bound_tasks > 1;
+	load = load_of(c->cpu_bound_weight, side_capacity(c, now));
 	/*
 	 * A CPU that has more load only because of a single task is no measure: the task cannot use more than
 	 * one CPU.
@@ -37,43 +37,43 @@ COLD int look_at(u32 cpu, u32 other, u64 now)
 		s->loads += load;
 		s->measures++;
 	}
-	pace = pace_now(c, now);
-	if (c->pace_known && (!s->any_pace || time_before_ns(s->furthest, pace))) {
-		s->furthest = pace;
-		s->any_pace = 1;
+	vtime = vtime_now(c, now);
+	if (c->vtime_known && (!s->any_vtime || time_before_ns(s->furthest, vtime))) {
+		s->furthest = vtime;
+		s->any_vtime = 1;
 	}
 	if (!crowded)
 		return 0;
-	excess = excess_weight(c->hog_weight, side_capacity(c, now), s->own_weight, side_capacity(own, now));
+	excess = excess_weight(c->cpu_bound_weight, side_capacity(c, now), s->own_weight, side_capacity(own, now));
 	if (far_apart(cpu, other))
-		excess = far_excess(excess, c->hog_weight);
+		excess = far_excess(excess, c->cpu_bound_weight);
 	if (excess > s->excess) {
 		s->excess = excess;
 		s->heaviest = other;
 	}
-	if (excess && c->pace_known && (s->slowest < 0 || time_before_ns(pace, s->slow_pace))) {
+	if (excess && c->vtime_known && (s->slowest < 0 || time_before_ns(vtime, s->slow_vtime))) {
 		s->slow_excess = excess;
-		s->slow_pace = pace;
+		s->slow_vtime = vtime;
 		s->slowest = other;
 	}
 	return 0;
 }
 
-static __always_inline void look_around(struct cpu_state *own, u32 cpu, u64 now)
+static __always_inline void scan_others(struct cpu_state *own, u32 cpu, u64 now)
 {
 	struct surroundings *s = &own->look;
-	u32 from = look_from(), i;
+	u32 from = scan_from(), i;
 
 	__builtin_memset(s, 0, sizeof(*s));
 	s->heaviest = -1;
 	s->slowest = -1;
-	s->own_load = load_of(own->hog_weight, side_capacity(own, now));
-	s->own_weight = own->hog_weight;
-	bpf_for(i, 0, nr_looked()) {
+	s->own_load = load_of(own->cpu_bound_weight, side_capacity(own, now));
+	s->own_weight = own->cpu_bound_weight;
+	bpf_for(i, 0, nr_scanned()) {
 		u32 other = cpu_after(from, i);
 
 		if (other != cpu)
-			look_at(cpu, other, now);
+			scan_at(cpu, other, now);
 	}
 }
 
@@ -84,12 +84,12 @@ static __always_inline bool asked(const struct cpu_state *c, u64 now)
 }
 
 /* Ask the CPU with the least pace to push a task to `cpu`, unless a CPU that is further ahead has asked it. */
-static __always_inline void ask_for_turn(const struct surroundings *s, s32 cpu, u64 pace, u64 now)
+static __always_inline void ask_for_turn(const struct surroundings *s, s32 cpu, u64 vtime, u64 now)
 {
 	struct cpu_state *from = cpu_state(s->slowest);
-	u64 ahead = time_before_ns(s->slow_pace, pace) ? pace - s->slow_pace : 0;
+	u64 ahead = time_before_ns(s->slow_vtime, vtime) ? vtime - s->slow_vtime : 0;
 
-	if (!from || (!ahead && settles_itself(s->slow_excess, from->hog_weight)))
+	if (!from || (!ahead && settles_itself(s->slow_excess, from->cpu_bound_weight)))
 		return;
 	if (asked(from, now) && from->give_to != cpu && from->give_behind >= ahead)
 		return;
@@ -106,37 +106,37 @@ static __always_inline void ask_for_turn(const struct surroundings *s, s32 cpu, 
 COLD int ask_for_task(u32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu), *from;
-	u64 now = k_now(), excess, pace;
+	u64 now = k_now(), excess, vtime;
 	struct surroundings *s;
 	bool gives_all;
 
 	if (!own)
 		return false;
 	s = &own->look;
-	look_around(own, cpu, now);
-	gives_all = own->curr_class == CLASS_NORMAL && own->hogs <= 1 && s->own_load * s->measures >= s->loads;
+	scan_others(own, cpu, now);
+	gives_all = own->curr_class == CLASS_NORMAL && own->cpu_bound_tasks <= 1 && s->own_load * s->measures >= s->loads;
 	if (own->curr_class != CLASS_NORMAL) {
-		own->pace_known = false;
-	} else if (s->any_pace) {
-		pace = own->pace_known ? pace_caught_up(own->pace, s->furthest, gives_all, own->weight[1]) : s->furthest;
+		own->vtime_known = false;
+	} else if (s->any_vtime) {
+		vtime = own->vtime_known ? vtime_caught_up(own->vtime, s->furthest, gives_all, own->weight[1]) : s->furthest;
 		/* A CPU that had no normal tasks has missed nothing. */
-		own->pace = pace;
-		own->pace_known = true;
+		own->vtime = vtime;
+		own->vtime_known = true;
 	} else {
-		own->pace_known = true;
+		own->vtime_known = true;
 	}
-	pace = pace_now(own, now);
-	if (s->slowest >= 0 && own->pace_known && !gives_all)
-		ask_for_turn(s, cpu, pace, now);
+	vtime = vtime_now(own, now);
+	if (s->slowest >= 0 && own->vtime_known && !gives_all)
+		ask_for_turn(s, cpu, vtime, now);
 
 	/* An imbalance must show in two scans in a row: wake-ups come and go. */
 	excess = min_u64(s->excess, own->seen_excess);
 	own->seen_excess = s->excess;
 	from = cpu_state(s->heaviest);
-	if (s->heaviest < 0 || !from || !excess || (gives_all && excess <= own->hog_weight / 2))
+	if (s->heaviest < 0 || !from || !excess || (gives_all && excess <= own->cpu_bound_weight / 2))
 		return false;
-	if (own->pace_known && from->pace_known && time_before_ns(pace, pace_now(from, now)) &&
-	    settles_itself(excess, from->hog_weight))
+	if (own->vtime_known && from->vtime_known && time_before_ns(vtime, vtime_now(from, now)) &&
+	    settles_itself(excess, from->cpu_bound_weight))
 		return false;
 	own->pull_excess = excess;
 	own->pull_from = s->heaviest;
@@ -161,7 +161,7 @@ static __always_inline void join_to_move(struct task_struct *p, struct task_stat
  * returned. A function apart from the loop that calls it: otherwise the verifier would follow each of its paths
  * through every iteration.
  */
-COLD u64 take_over(s32 pid, s32 cpu, u64 excess)
+COLD u64 pull_task(s32 pid, s32 cpu, u64 excess)
 {
 	struct task_struct *task = bpf_task_from_pid(pid);
 	struct cpu_state *own = cpu_state(cpu);
@@ -172,7 +172,7 @@ COLD u64 take_over(s32 pid, s32 cpu, u64 excess)
 		return 0;
 	bpf_rcu_read_lock();
 	t = task_state(task);
-	if (t && t->hog_stake && t->stake && queue_cpu(t) != cpu && move_improves(t->weight, excess) && !k_is_pinned(task) &&
+	if (t && t->cpu_bound_stake && t->stake && queue_cpu(t) != cpu && move_improves(t->weight, excess) && !k_is_pinned(task) &&
 	    k_allowed(task, cpu)) {
 		if (own)
 			join_to_move(task, t, own, cpu);
@@ -227,7 +227,7 @@ COLD u32 join_elsewhere(s32 pid, s32 from, s32 to)
 }
 
 /* Pull waiting tasks from the heavier CPU. Called from dispatch. */
-COLD int even_out(u32 cpu)
+COLD int pull_for_balance(u32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu), *from;
 	struct task_struct *p;
@@ -241,23 +241,23 @@ COLD int even_out(u32 cpu)
 			late_queue_of(own->pull_from) :
 			queue_of(own->pull_from, CLASS_NORMAL);
 	own->pull_from = -1;
-	own->looked = 0;
+	own->scanned = 0;
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_struct *task;
 		u64 weight;
 
-		if (own->looked++ >= EVEN_LOOK)
+		if (own->scanned++ >= EVEN_LOOK)
 			break;
 		task = bpf_task_from_pid(p->pid);
 		if (!task)
 			continue;
-		weight = take_over(p->pid, cpu, own->pull_excess);
+		weight = pull_task(p->pid, cpu, own->pull_excess);
 		if (weight) {
 			own->pull_excess = sub_floor_u64(own->pull_excess, 2 * weight);
 			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, own->move_key);
 			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, own->move_queue, 0))
-				count(own, CNT_EVENED);
+				count(own, CNT_LB_PULLED);
 			else
 				not_taken_over(p->pid, cpu);
 		}
@@ -268,7 +268,7 @@ COLD int even_out(u32 cpu)
 }
 
 /* A task that waits beside a much heavier one does not run for long enough to be counted as CPU-bound while it runs. */
-COLD int count_waiting_hogs(u32 cpu)
+COLD int count_waiting_cpu_bound(u32 cpu)
 {
 	struct cpu_state *c = cpu_state(cpu);
 	struct task_struct *p;
@@ -276,20 +276,20 @@ COLD int count_waiting_hogs(u32 cpu)
 
 	if (!c)
 		return 0;
-	c->looked = 0;
+	c->scanned = 0;
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, queue_of(cpu, CLASS_NORMAL), 0) {
 		struct task_struct *task;
 		struct task_state *t;
 
-		if (c->looked++ >= EVEN_LOOK)
+		if (c->scanned++ >= EVEN_LOOK)
 			break;
 		task = bpf_task_from_pid(p->pid);
 		if (!task)
 			continue;
 		t = task_state(task);
 		if (t && queue_cpu(t) == (s32)cpu)
-			count_hog(t, c, cpu, now);
+			count_cpu_bound(t, c, cpu, now);
 		bpf_task_release(task);
 	}
 	bpf_rcu_read_unlock();
@@ -302,8 +302,8 @@ static __always_inline bool balance_tick(struct cpu_state *c, s32 cpu, u64 now)
 	if (now - c->balanced_at_ns < TANDEM_BALANCE_NS)
 		return false;
 	c->balanced_at_ns = now;
-	if (c->hogs && c->hogs < c->tasks[1])
-		count_waiting_hogs(cpu);
+	if (c->cpu_bound_tasks && c->cpu_bound_tasks < c->tasks[1])
+		count_waiting_cpu_bound(cpu);
 	c->lightest[1] = c->lightest[0];
 	c->lightest[0] = ~0ULL;
 	return ask_for_task(cpu);
@@ -313,14 +313,14 @@ static __always_inline bool balance_tick(struct cpu_state *c, s32 cpu, u64 now)
 static __always_inline void rest_from_balancing(struct cpu_state *c)
 {
 	c->seen_excess = 0;
-	c->pace_known = false;
+	c->vtime_known = false;
 	c->give_to = -1;
 }
 
 /* p's slice on this CPU has ended, and p is still runnable. Where does it go on? */
-static __always_inline s32 give_away(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+static __always_inline s32 push_task(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
-	struct turn_view view = {
+	struct rotation_view view = {
 		.weight = t->weight,
 		.owed_ns = t->owed_ns,
 		.last_weight = c->last_weight,
@@ -328,12 +328,12 @@ static __always_inline s32 give_away(struct task_struct *p, struct task_state *t
 		.lightest = c->lightest[1],
 		.excess = c->give_excess,
 		.behind_ns = c->give_behind,
-		.queue_weight = c->hog_weight,
-		.queue_tasks = c->hogs,
+		.queue_weight = c->cpu_bound_weight,
+		.queue_tasks = c->cpu_bound_tasks,
 	};
 	s32 to = c->give_to;
 
-	if (!t->hog_stake)
+	if (!t->cpu_bound_stake)
 		return cpu;
 	c->last_weight = t->weight;
 	c->last_owed = t->owed_ns;
@@ -341,12 +341,12 @@ static __always_inline s32 give_away(struct task_struct *p, struct task_state *t
 		return cpu;
 	if (matters_for_turns(t->weight, c->give_excess))
 		c->lightest[0] = min_u64(c->lightest[0], t->weight);
-	if (!move_improves(t->weight, c->give_excess) && !takes_turn_elsewhere(&view))
+	if (!move_improves(t->weight, c->give_excess) && !rotates_away(&view))
 		return cpu;
 	if (k_is_pinned(p) || !k_allowed(p, to))
 		return cpu;
 	c->give_to = -1;
-	count_task(CNT_GIVEN, p->pid);
+	count_task(CNT_LB_PUSHED, p->pid);
 	return to;
 }
 

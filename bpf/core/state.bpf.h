@@ -19,7 +19,7 @@ struct task_state {
 	u64 mean_burst_ns;
 	u64 stake;		/* part of the sums of the CPU whose clock v is on; 0: in no queue (atomic, any CPU) */
 	u64 work_stake;		/* its part of cpu_state.queued_work (likewise) */
-	u64 hog_stake;		/* its part of cpu_state.hog_weight; 0: it is not counted as CPU-bound (likewise) */
+	u64 cpu_bound_stake;		/* its part of cpu_state.cpu_bound_weight; 0: it is not counted as CPU-bound (likewise) */
 	u64 charged_at_ns;	/* run time is charged up to here */
 	u64 charged_ran_ns;	/* its total run time by then */
 	u64 charged_steal_ns;

@@ -258,7 +258,7 @@ COLD int readmitted(s32 pid, s32 cpu, u32 limit, u64 verdict, bool moved)
 	own->let_go++;
 	__sync_fetch_and_add(&g->throttled_ns, sub_floor_u64(now, t->throttled_at_ns));
 	t->throttled_at_ns = 0;
-	count_task(verdict == GO_ON_DEBT ? CNT_ON_DEBT : CNT_UNTHROTTLED, pid);
+	count_task(verdict == GO_ON_DEBT ? CNT_STALL_GRANTS : CNT_UNTHROTTLED, pid);
 	if (to != cpu)
 		scx_bpf_kick_cpu(to, c->curr_class == CLASS_NONE ? SCX_KICK_IDLE : SCX_KICK_PREEMPT);
 out:

@@ -28,7 +28,7 @@ static __always_inline void put_in_order(struct task_struct *p, struct task_stat
 	/* Virtual time wraps. */
 	u64 ahead = time_before_ns(c->clock[i], t->deadline) ? t->deadline - c->clock[i] : 0, due;
 	/* Tasks that are heavy only for a moment do not make others wait for seconds. */
-	u64 weight = max_u64(c->hog_weight, t->weight), most_ns = longest_wait_ns(p);
+	u64 weight = max_u64(c->cpu_bound_weight, t->weight), most_ns = longest_wait_ns(p);
 
 	t->queued_at_ns = now;
 	waits_at(cpu);
@@ -72,14 +72,14 @@ COLD int late_no_more(u32 cpu)
 
 	if (!c)
 		return 0;
-	c->looked = 0;
-	c->late_weight = c->hog_weight;
+	c->scanned = 0;
+	c->late_weight = c->cpu_bound_weight;
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_struct *task;
 		struct task_state *t;
 
-		if (c->looked++ >= ORDERLY_LOOK)
+		if (c->scanned++ >= ORDERLY_LOOK)
 			break;
 		task = bpf_task_from_pid(p->pid);
 		if (!task)
@@ -117,7 +117,7 @@ COLD int rescue_overdue(u32 cpu)
 	/* A CPU may have found the late queue empty just before the kernel put a task there. */
 	if (!c->late_due_ns && k_peek_key(late_queue_of(cpu), &end))
 		c->late_due_ns = end;
-	c->looked = 0;
+	c->scanned = 0;
 	bpf_rcu_read_lock();
 	/* From one end this time, from the other next time. */
 	end = now / OVERDUE_EVERY_NS & 1 ? SCX_DSQ_ITER_REV : 0;
@@ -125,7 +125,7 @@ COLD int rescue_overdue(u32 cpu)
 		struct task_struct *task;
 		struct task_state *t;
 
-		if (c->looked++ >= OVERDUE_LOOK)
+		if (c->scanned++ >= OVERDUE_LOOK)
 			break;
 		task = bpf_task_from_pid(p->pid);
 		if (!task)
@@ -134,7 +134,7 @@ COLD int rescue_overdue(u32 cpu)
 		if (t && is_overdue(task, t, now)) {
 			t->was_late = 1;
 			c->late_due_ns = now;
-			c->late_weight = max_u64(c->hog_weight, t->weight);
+			c->late_weight = max_u64(c->cpu_bound_weight, t->weight);
 			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, now);
 			scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, late_queue_of(cpu), 0);
 		}
@@ -177,7 +177,7 @@ static __always_inline void take_turn(struct task_struct *p, struct task_state *
 static __noinline s32 lightest_cpu(struct task_struct *p, s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);
-	u32 from = look_from(), i;
+	u32 from = scan_from(), i;
 	u64 least;
 
 	if (!p || !own)

@@ -16,13 +16,13 @@ static __always_inline bool would_take(struct cpu_state *c, s32 cpu, struct cpu_
 				       bool far, u64 now)
 {
 	struct pull_view view = {
-		.drain_ns = far ? place_drain_ns(booked_turns_ns(from->queued_work), capacity(from, now)) : 0,
+		.drain_ns = far ? place_drain_ns(booked_slices_ns(from->queued_work), capacity(from, now)) : 0,
 		.far = far,
 		.waiting = waiting,
 		.from_share = capacity(from, now),
 		.to_share = capacity_beside(c, cpu, now),
 		.source_burst_ns = from->curr_class == CLASS_NORMAL ? from->curr_burst_ns : 0,
-		.source_inactive = off_pcpu(from_cpu, from, now),
+		.source_inactive = is_preempted(from_cpu, from, now),
 	};
 
 	return pull_helps(&view);
@@ -35,7 +35,7 @@ static __always_inline bool would_take(struct cpu_state *c, s32 cpu, struct cpu_
 static __noinline s32 helper_for(struct task_struct *p, s32 from_cpu)
 {
 	struct cpu_state *from = cpu_state(from_cpu);
-	u32 first = look_from(), i;
+	u32 first = scan_from(), i;
 	u64 now = k_now();
 	s32 distant = -1;
 
@@ -84,7 +84,7 @@ static __noinline bool take_normal_at(s32 cpu, bool far)
 			nobody_waits_at(from, c);
 		if (!waiting || reserved(c, now))
 			continue;
-		inactive = off_pcpu(from, c, now);
+		inactive = is_preempted(from, c, now);
 		if (!would_take(own, cpu, c, from, waiting, far, now)) {
 			count(own, CNT_DECLINED);
 			continue;

@@ -112,12 +112,12 @@ static __always_inline bool keeps_others_waiting(struct cpu_state *c, s32 cpu, b
 {
 	bool banned = c->side.bans & TANDEM_BAN_STRAGGLER;
 
-	if (now - c->side.held_up_at_ns >= TANDEM_HOLDS_UP_EVERY_NS &&
+	if (now - c->side.delayed_others_at_ns >= TANDEM_HOLDS_UP_EVERY_NS &&
 	    (banned || c->curr_class == CLASS_NORMAL || waiting_normal(cpu, c))) {
-		c->side.held_up_at_ns = now;
-		c->side.held_up = held_up(c->side.held_up, others_idle);
+		c->side.delayed_others_at_ns = now;
+		c->side.delayed_others = delayed_others(c->side.delayed_others, others_idle);
 	}
-	return holds_others_up(c->side.held_up, banned, decided_for_ns(c->side.banned_at_ns, now), c->side.trials_failed);
+	return holds_others_up(c->side.delayed_others, banned, decided_for_ns(c->side.banned_at_ns, now), c->side.trials_failed);
 }
 
 /*
@@ -146,7 +146,7 @@ COLD u32 bans_of(u32 cpu, u64 now)
 		c->side.straggles = !c->side.straggles;
 		c->side.straggles_at_ns = now;
 		/* Until the other vCPUs show that they do not wait for it. */
-		c->side.held_up = TANDEM_HOLDS_UP;
+		c->side.delayed_others = TANDEM_HOLDS_UP;
 	}
 	if (c->side.straggles && keeps_others_waiting(c, cpu, r->idle, now))
 		bans |= TANDEM_BAN_STRAGGLER;
@@ -238,7 +238,7 @@ COLD s32 refuge(s32 pid)
 {
 	struct task_struct *p = bpf_task_from_pid(pid);
 	u64 now = k_now(), least = ~0ULL;
-	u32 from = look_from(), i;
+	u32 from = scan_from(), i;
 	s32 to = -1;
 
 	if (!p)
@@ -270,13 +270,13 @@ COLD int send_away(u32 cpu, u64 queue)
 
 	if (!own)
 		return 0;
-	own->looked = 0;
+	own->scanned = 0;
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_struct *task;
 		s32 to;
 
-		if (own->looked++ >= SEND_AWAY)
+		if (own->scanned++ >= SEND_AWAY)
 			break;
 		task = bpf_task_from_pid(p->pid);
 		if (!task)

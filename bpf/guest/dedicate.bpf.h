@@ -61,7 +61,7 @@ static __noinline s32 own_vcpu(struct task_struct *p, struct task_state *t, s32 
 	if (c && owns(c, p->pid) && c->online && !c->side.bans && k_allowed(p, t->side.home))
 		return t->side.home;
 	end_lease(t, p->pid);
-	from = nr_cpu_ids <= MAX_LOOK ? prev_cpu : look_from();
+	from = nr_cpu_ids <= MAX_LOOK ? prev_cpu : scan_from();
 	bpf_for(i, 0, nr_candidates()) {
 		u32 cpu = candidate(p, from, i);
 

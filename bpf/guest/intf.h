@@ -4,7 +4,7 @@
 #define TANDEM_GUEST_INTF_H
 
 #include "../../policy/guest/dedicate.h"
-#include "../../policy/guest/harvest.h"
+#include "../../policy/guest/ivh.h"
 #include "../../policy/guest/place.h"
 #include "../../policy/guest/rwc.h"
 #include "counters.h"
@@ -24,11 +24,11 @@ struct side_cpu {
 	struct vcpu_phase phase;
 	u64 seen_at_ns;		/* last sample of time and steal */
 	u64 seen_steal_ns;
-	u64 seen_returns;
+	u64 seen_sched_ins;
 	u64 wanted_ns;		/* time for which it had work, steal included, since the scheduler was loaded */
 	u64 stolen_ns;		/* steal in that time */
 	u64 seen_inactive_ns;	/* when another CPU first found it preempted; 0: it is not (written by others) */
-	u64 look_due_ns;	/* when the next sample was due; 0: at no certain time */
+	u64 scan_due_ns;	/* when the next sample was due; 0: at no certain time */
 	u64 tick_at_ns;		/* last tick of a busy CPU */
 	u32 observing;		/* a sample is being taken */
 	u32 bans;		/* TANDEM_BAN_* (written by any CPU) */
@@ -40,30 +40,30 @@ struct side_cpu {
 	u64 owner_seen_ns;	/* when its owner last ran */
 	struct review review;
 	u32 straggles;		/* it is a straggler by its share, banned or not */
-	u32 held_up;		/* how often others are idle while it has work: parts of TANDEM_SCALE */
+	u32 delayed_others;		/* how often others are idle while it has work: parts of TANDEM_SCALE */
 	u32 trials_failed;	/* in a row: the ban was lifted, and others waited for it */
 	u64 straggles_at_ns;	/* when it became a straggler, or stopped being one */
 	u64 banned_at_ns;	/* when its ban as a straggler began, or ended */
-	u64 held_up_at_ns;	/* when held_up was last sampled */
-	/* Proactive migration, policy/guest/harvest.h. This CPU as the source: */
-	u64 harvest_at_ns;	/* when its armed timer fires */
+	u64 delayed_others_at_ns;	/* when delayed_others was last sampled */
+	/* Proactive migration, policy/guest/ivh.h. This CPU as the source: */
+	u64 ivh_at_ns;	/* when its armed timer fires */
 	u64 departs_at_ns;	/* since when a task is being switched out to be migrated; 0: none is */
-	u64 harvest_began_ns;	/* when the end was predicted */
-	u64 harvest_ask_at_ns;	/* no target was worth it: not searched for again until then */
-	u64 harvest_end_ns;	/* predicted end: when the vCPU will be preempted */
-	u64 harvest_fired_ns;	/* when its timer last fired */
-	u64 harvest_late_ns;	/* how late it is, on average */
-	u64 harvest_latency_ns;	/* from then until the task has left, on average */
-	u64 harvest_cost_ns;	/* from when a target ran until the task ran on it, on average; 0: not known */
-	u64 harvest_early_ns;	/* how much earlier to leave than that */
-	u64 harvest_gain_ns;	/* expected, by migrating to harvest_to */
-	u32 harvest_stage;	/* enum harvest_stage (any CPU) */
-	u32 harvest_risk;	/* how often migrations failed, on average: parts of TANDEM_SCALE */
-	u32 harvest_tries;
-	u32 harvest_vain;	/* attempts in a row in which no target ran */
-	s32 harvest_to;		/* claimed target; -1: none */
-	s32 harvest_learn;	/* target whose preemption period is to be learned; -1: none */
-	s32 harvest_pid;	/* the task that is to be migrated */
+	u64 ivh_began_ns;	/* when the end was predicted */
+	u64 ivh_ask_at_ns;	/* no target was worth it: not searched for again until then */
+	u64 ivh_end_ns;	/* predicted end: when the vCPU will be preempted */
+	u64 ivh_fired_ns;	/* when its timer last fired */
+	u64 ivh_late_ns;	/* how late it is, on average */
+	u64 ivh_latency_ns;	/* from then until the task has left, on average */
+	u64 ivh_cost_ns;	/* from when a target ran until the task ran on it, on average; 0: not known */
+	u64 ivh_early_ns;	/* how much earlier to leave than that */
+	u64 ivh_gain_ns;	/* expected, by migrating to ivh_to */
+	u32 ivh_stage;	/* enum ivh_stage (any CPU) */
+	u32 ivh_risk;	/* how often migrations failed, on average: parts of TANDEM_SCALE */
+	u32 ivh_tries;
+	u32 ivh_vain;	/* attempts in a row in which no target ran */
+	s32 ivh_to;		/* claimed target; -1: none */
+	s32 ivh_learn;	/* target whose preemption period is to be learned; -1: none */
+	s32 ivh_pid;	/* the task that is to be migrated */
 	/* This CPU as the target: */
 	u64 claim;		/* until when, and by which CPU: claim_of() (atomic, any CPU) */
 	s32 awaited_pid;	/* task that is on its way here */

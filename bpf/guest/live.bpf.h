@@ -11,7 +11,7 @@ int guest_live(struct live_query *q)
 	struct cpu_state *c = cpu_state(q->cpu);
 
 	q->steal_ns = steal_of(q->cpu);
-	q->off = c && off_pcpu(q->cpu, c, k_now());
+	q->off = c && is_preempted(q->cpu, c, k_now());
 	return 0;
 }
 

@@ -11,7 +11,7 @@
  *   measure   steal and preemption intervals, from the hypervisor's page    vcpu.bpf.h
  *   model     share, mean preemption interval, period of each vCPU          policy/guest/vcap.h, phase.h
  *   policy    where a task is done first, which vCPU to pull from           policy/guest/place.h
- *             when a running task leaves its vCPU                           policy/guest/harvest.h
+ *             when a running task leaves its vCPU                           policy/guest/ivh.h
  *             which vCPUs are better left without work                      policy/guest/rwc.h
  *   action    wake-up placement, pulling, migration                         wake, place, balance,
  *                                                                           harvest, ban
@@ -63,7 +63,7 @@ static __always_inline bool keep(struct task_struct *prev, struct task_state *t,
 	admission_done(t);
 	if (nr_limits && may_throttle(prev) && exhausted(t->group, now))
 		return false;
-	if (leaves_for_harvest(prev, t, c, cpu, now) || evicted(prev, t, c))
+	if (leaves_for_ivh(prev, t, c, cpu, now) || evicted(prev, t, c))
 		return false;
 	reweigh(t, c);
 	if (request_done(t))
@@ -97,7 +97,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	k_learn_reading();
 	if (is_idle(c))
 		answer_call(c, cpu, now);
-	watch_for_leavers(c, cpu, now);
+	watch_for_offline(c, cpu, now);
 	if (c->throttled_limit)
 		look_after_throttled(now);
 	if (nr_offline && take_orphan(cpu))
@@ -112,7 +112,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	}
 	if (now - c->overdue_at_ns > OVERDUE_EVERY_NS)
 		rescue_overdue(cpu);
-	if (c->late_due_ns && c->hog_weight < c->late_weight / 2)
+	if (c->late_due_ns && c->cpu_bound_weight < c->late_weight / 2)
 		late_no_more(cpu);
 	if (c->late_due_ns && !time_before_ns(now, c->late_due_ns) && take_late(c, cpu)) {
 		count(c, CNT_DUE);
@@ -125,7 +125,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 		best_effort = t->class == CLASS_BEST_EFFORT;
 	}
 	if (c->pull_from >= 0)
-		even_out(cpu);
+		pull_for_balance(cpu);
 	if (c->unthrottle_limit) {
 		u32 limit = c->unthrottle_limit;
 
@@ -240,7 +240,7 @@ void BPF_STRUCT_OPS(guest_running, struct task_struct *p)
 	if (!t || !c)
 		return;
 	observe(c, cpu, now, what_was(c, now));
-	harvest_arrived(p, c, cpu, now);
+	ivh_arrived(p, c, cpu, now);
 	departed(c, cpu, now);
 	was = turn_begins(p, t, c, cpu, now);
 	renew_lease(c, p->pid, now);
@@ -265,7 +265,7 @@ void BPF_STRUCT_OPS(guest_stopping, struct task_struct *p, bool runnable)
 
 		observe(c, cpu, now, WAS_BUSY);
 		turn_pauses(p, t, c, cpu, now);
-		harvest_left(t, c, cpu, c->side.seen_steal_ns - steal_ns >= TANDEM_PHASE_MIN_NS);
+		ivh_left(t, c, cpu, c->side.seen_steal_ns - steal_ns >= TANDEM_PHASE_MIN_NS);
 		renew_lease(c, p->pid, now);
 	}
 	turn_ends(p, t, c, runnable);
@@ -307,7 +307,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 	if (!err)
 		err = slices_init();
 	if (!err)
-		err = harvest_init();
+		err = ivh_init();
 	if (err) {
 		scx_bpf_error("cannot set up timers: error %d", err);
 		return err;
@@ -321,12 +321,12 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 			return -EINVAL;
 		c->give_to = -1;
 		c->pull_from = -1;
-		c->look_from = i;
+		c->scan_from = i;
 		c->base_request_ns = base_request_ns;
-		c->side.harvest_to = -1;
+		c->side.ivh_to = -1;
 		c->side.seen_at_ns = now;
 		c->side.seen_steal_ns = steal_of(i);
-		c->side.seen_returns = returns_of(i);
+		c->side.seen_sched_ins = sched_ins_of(i);
 		c->idle_floor_at_ns = now;
 		c->curr_class = CLASS_NONE;
 		err = scx_bpf_create_dsq(queue_of(i, CLASS_NORMAL), -1);

@@ -3,7 +3,7 @@
 #ifndef TANDEM_GUEST_PLACE_BPF_H
 #define TANDEM_GUEST_PLACE_BPF_H
 
-#include "harvest.bpf.h"
+#include "ivh.bpf.h"
 
 /* Expected wait of a wake-up on this vCPU, if it is idle now. */
 static __always_inline u64 wait_of(const struct cpu_state *c, u64 now)
@@ -50,18 +50,18 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 	if (has(PART_STATE)) {
 		view.inactive_for_ns = inactive_for(c, cpu, now);
 		if (c->side.phase.whole && !view.idle)
-			view.there_for_ns = max_u64(sub_floor_u64(now, c->side.phase.returned_ns), 1);
+			view.on_cpu_for_ns = max_u64(sub_floor_u64(now, c->side.phase.scheduled_in_ns), 1);
 	}
 	/*
 	 * Not of an idle vCPU, of which only the host knows: where it has a quota, that is not used meanwhile,
 	 * and its period begins when the vCPU works again.
 	 */
-	if (harvest_enabled && !is_idle(c) && c->side.phase.whole) {
+	if (ivh_enabled && !is_idle(c) && c->side.phase.whole) {
 		struct forecast f = phase_forecast(&c->side.phase, now);
 
-		view.foreseen = f.known;
+		view.predicted = f.known;
 		view.active_for_ns = f.active_for_ns;
-		view.absent_for_ns = f.absent_for_ns;
+		view.preempted_for_ns = f.preempted_for_ns;
 		view.active_mean_ns = c->side.phase.on.mean_ns;
 	}
 	return place_cost_ns(&view, work_ns);
@@ -74,7 +74,7 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
 static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s32 prev_cpu, bool banned)
 {
 	u64 now = k_now(), best_cost = ~0ULL, work;
-	u32 from = look_from(), i;
+	u32 from = scan_from(), i;
 	const struct cpumask *idle;
 	s32 best = -1;
 
@@ -129,7 +129,7 @@ COLD u32 capacity_at_worst(u32 cpu, u64 now)
 static __noinline s32 stronger_idle_cpu(struct task_struct *p, s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);
-	u32 from = look_from(), best_cap, i;
+	u32 from = scan_from(), best_cap, i;
 	u64 now = k_now();
 	s32 best = -1;
 

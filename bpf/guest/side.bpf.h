@@ -49,7 +49,7 @@ static __always_inline void side_cpu_online(struct cpu_state *c)
 {
 	c->side.model.updated_ns = 0;
 	phase_forget(&c->side.phase);
-	c->side.harvest_stage = HARVEST_NONE;
+	c->side.ivh_stage = IVH_NONE;
 }
 
 static __always_inline void side_dump(void)

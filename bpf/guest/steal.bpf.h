@@ -63,7 +63,7 @@ static __always_inline u64 steal_of(s32 cpu)
 }
 
 /* How often the host has scheduled a vCPU in; wraps. 0: it is not reported. */
-static __always_inline u32 returns_of(s32 cpu)
+static __always_inline u32 sched_ins_of(s32 cpu)
 {
 	if (page_used()) {
 		const struct kvm_steal_time *st = bpf_per_cpu_ptr(&steal_time, cpu);
@@ -90,7 +90,7 @@ static __always_inline void find_steal_source(void)
 	u32 i;
 
 	bpf_for(i, 0, nr_cpu_ids) {
-		lives |= returns_of(i) != 0;
+		lives |= sched_ins_of(i) != 0;
 		accounted |= steal_accounted(i) != 0;
 	}
 	steal_page_unused = kvm_steal_page && !lives;
@@ -98,7 +98,7 @@ static __always_inline void find_steal_source(void)
 }
 
 /* Is a vCPU that has work preempted right now? */
-static __always_inline bool off_pcpu(s32 cpu, const struct cpu_state *c, u64 now)
+static __always_inline bool is_preempted(s32 cpu, const struct cpu_state *c, u64 now)
 {
 	if (page_used()) {
 		const struct kvm_steal_time *st = bpf_per_cpu_ptr(&steal_time, cpu);

@@ -139,7 +139,7 @@ COLD int summarise(u64 now)
 		survey.least_capacity = TANDEM_SCALE;
 		survey.most_capacity = 0;
 	}
-	bpf_for(i, 0, nr_looked()) {
+	bpf_for(i, 0, nr_scanned()) {
 		u64 both = share_and_capacity_of(survey.next, now);
 
 		if (both != ~0ULL) {
@@ -185,7 +185,7 @@ static __always_inline void expect_tick(struct cpu_state *c, u64 now)
 
 	if (since >= 900 * NSEC_PER_USEC_ && since < tick_ns)
 		tick_ns = since;
-	c->side.look_due_ns = c->side.tick_at_ns ? c->side.tick_at_ns + tick_ns : 0;
+	c->side.scan_due_ns = c->side.tick_at_ns ? c->side.tick_at_ns + tick_ns : 0;
 	c->side.tick_at_ns = now;
 }
 
@@ -229,42 +229,42 @@ static __always_inline void observe_once(struct cpu_state *c, s32 cpu, u64 now, 
 	u64 steal = steal_of(cpu), elapsed, stolen;
 	bool overdue;
 	/* Halving the page's count loses one bit of it. */
-	u32 all = returns_of(cpu), returns = (all - (u32)c->side.seen_returns) & 0x7fffffffU, news, step;
+	u32 all = sched_ins_of(cpu), sched_ins = (all - (u32)c->side.seen_sched_ins) & 0x7fffffffU, changed, step;
 
 	/* A sample is overdue if the tick, or a timer before it, should have taken it earlier. */
 	elapsed = sub_floor_u64(now, c->side.seen_at_ns);
-	overdue = c->side.look_due_ns && time_before_ns(c->side.look_due_ns + LOOK_LATE_NS, now);
+	overdue = c->side.scan_due_ns && time_before_ns(c->side.scan_due_ns + LOOK_LATE_NS, now);
 	if (steal_untold)
-		steal = c->side.seen_steal_ns + (overdue && was == WAS_BUSY ? steal_guessed(now - c->side.look_due_ns, elapsed) : 0);
-	c->side.look_due_ns = 0;
+		steal = c->side.seen_steal_ns + (overdue && was == WAS_BUSY ? steal_guessed(now - c->side.scan_due_ns, elapsed) : 0);
+	c->side.scan_due_ns = 0;
 	stolen = sub_floor_u64(steal, c->side.seen_steal_ns);
 	c->side.seen_at_ns = now;
 	c->side.seen_inactive_ns = 0;
 	c->side.seen_steal_ns = steal;
-	c->side.seen_returns = all;
+	c->side.seen_sched_ins = all;
 	c->side.wanted_ns += was == WAS_BUSY ? elapsed : stolen;
 	c->side.stolen_ns += stolen;
 	if (stolen >= TANDEM_ABSENCE_MIN_NS)
-		trace(TRACE_ABSENT, 0, stolen);
-	step = (u32)min_u64(returns, STEP_RETURNS_MAX) << STEP_RETURNS_SHIFT;
+		trace(TRACE_PREEMPTED, 0, stolen);
+	step = (u32)min_u64(sched_ins, STEP_RETURNS_MAX) << STEP_RETURNS_SHIFT;
 	step |= (was == WAS_BUSY ? STEP_BUSY : 0) | (overdue ? STEP_OVERDUE : 0);
 	learn_rhythm(c, cpu, now, elapsed, stolen, step);
 	if (was == WAS_BUSY) {
-		news = vcap_busy(&c->side.model, now, elapsed, stolen, returns);
+		changed = vcap_busy(&c->side.model, now, elapsed, stolen, sched_ins);
 	} else {
 		/* Where steal is estimated from ticks, the wait of a wake-up is not known. */
 		if (was == WAS_CALLED || steal_untold) {
 			vcap_called(&c->side.model);
 			return;
 		}
-		news = vcap_arrive(&c->side.model, now, sub_floor_u64(elapsed, stolen), stolen);
+		changed = vcap_arrive(&c->side.model, now, sub_floor_u64(elapsed, stolen), stolen);
 		vcap_pool_wait(&pool, stolen);
 	}
-	if (!news)
+	if (!changed)
 		return;
-	if (news & VCAP_SAMPLED)
+	if (changed & VCAP_SAMPLED)
 		vcap_pool_share(&pool, &c->side.model);
-	if (news & VCAP_DROPPED) {
+	if (changed & VCAP_DROPPED) {
 		count(c, CNT_DROPS);
 		forget_others(cpu);
 	}
@@ -289,7 +289,7 @@ static __always_inline void observe(struct cpu_state *c, s32 cpu, u64 now, enum 
 /* For how long has a vCPU that has work been preempted, as far as this CPU can know? 0: it is not. */
 static __always_inline u64 inactive_for(struct cpu_state *c, s32 cpu, u64 now)
 {
-	if (is_idle(c) || !off_pcpu(cpu, c, now)) {
+	if (is_idle(c) || !is_preempted(cpu, c, now)) {
 		return 0;
 	}
 	if (!c->side.seen_inactive_ns)

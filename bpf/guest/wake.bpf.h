@@ -175,7 +175,7 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 			cpu = t->push_to;
 		t->push_to = -1;
 	} else if (!dedicate_enabled && !(enq_flags & SCX_ENQ_WAKEUP) && queue_cpu(t) == cpu) {
-		cpu = give_away(p, t, c, cpu, now);
+		cpu = push_task(p, t, c, cpu, now);
 	}
 	c = cpu_state(cpu);
 	if (!c)

@@ -12,7 +12,7 @@ fn main() {
         .header("../../policy/hweight.h")
         .header("../../policy/quota.h")
         .header("../../policy/balance.h")
-        .header("../../policy/guest/harvest.h")
+        .header("../../policy/guest/ivh.h")
         .header("../../policy/guest/rwc.h")
         .header("../../policy/guest/crowd.h")
         .wrap_static_fns(true)

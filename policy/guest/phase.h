@@ -58,15 +58,15 @@ struct rhythm_length {
 };
 
 struct vcpu_phase {
-	u64 returned_ns;		/* last observed schedule-in; 0: not known */
+	u64 scheduled_in_ns;		/* last observed schedule-in; 0: not known */
 	u64 clock_ns;			/* last schedule-in by the clock that follows all of them; 0: not set */
 	u64 period_ns;			/* of that clock; 0: mean active period and preemption interval */
 	u64 clock_dev_ns;		/* mean deviation of schedule-ins from that clock */
-	u64 returned_dev_ns;		/* likewise, from what the schedule-in before each predicted */
+	u64 scheduled_in_dev_ns;		/* likewise, from what the schedule-in before each predicted */
 	struct rhythm_length on;	/* active periods, on its pCPU */
 	struct rhythm_length off;	/* preemption intervals */
-	u32 whole;			/* busy without interruption since `returned_ns`, which is exact */
-	u32 blurred;			/* preemption intervals in a row whose end was not seen at once, up to 255 */
+	u32 whole;			/* busy without interruption since `scheduled_in_ns`, which is exact */
+	u32 inexact;			/* preemption intervals in a row whose end was not seen at once, up to 255 */
 	u32 misses;			/* wrong forecasts in a row */
 	u32 clock_score;		/* schedule-ins that it has followed, up to TANDEM_CLOCK_SET */
 	u32 strays;			/* schedule-ins in a row that did not fit it; early ones count twice */
@@ -75,7 +75,7 @@ struct vcpu_phase {
 /* What a vCPU is expected to do. */
 struct forecast {
 	u64 active_for_ns;	/* until it is preempted; 0: it is preempted */
-	u64 absent_for_ns;	/* until it is scheduled in; 0: it is running */
+	u64 preempted_for_ns;	/* until it is scheduled in; 0: it is running */
 	bool known;
 };
 
@@ -125,7 +125,7 @@ POLICY bool length_even(const struct rhythm_length *l)
 
 POLICY bool phase_even(const struct vcpu_phase *p)
 {
-	return p->returned_ns && length_even(&p->on) && length_even(&p->off);
+	return p->scheduled_in_ns && length_even(&p->on) && length_even(&p->off);
 }
 
 POLICY u64 phase_period_ns(const struct vcpu_phase *p)
@@ -140,7 +140,7 @@ POLICY u64 phase_period_ns(const struct vcpu_phase *p)
  */
 POLICY bool phase_has_clock(const struct vcpu_phase *p)
 {
-	return p->clock_score >= TANDEM_CLOCK_SURE && 2 * p->clock_dev_ns <= 3 * p->returned_dev_ns + NSEC_PER_MSEC_ / 10;
+	return p->clock_score >= TANDEM_CLOCK_SURE && 2 * p->clock_dev_ns <= 3 * p->scheduled_in_dev_ns + NSEC_PER_MSEC_ / 10;
 }
 
 /* The expected schedule-ins from one on, and how long the vCPU is active after each. */
@@ -152,7 +152,7 @@ struct phase_grid {
 
 POLICY struct phase_grid phase_grid(const struct vcpu_phase *p)
 {
-	struct phase_grid g = { .base_ns = p->returned_ns, .period_ns = phase_period_ns(p), .active_ns = p->on.mean_ns };
+	struct phase_grid g = { .base_ns = p->scheduled_in_ns, .period_ns = phase_period_ns(p), .active_ns = p->on.mean_ns };
 
 	if (phase_has_clock(p)) {
 		g.base_ns = p->clock_ns;
@@ -176,7 +176,7 @@ POLICY u64 phase_past_return_ns(const struct phase_grid *g, u64 now_ns)
 
 POLICY bool phase_within_horizon(const struct vcpu_phase *p, u64 now_ns)
 {
-	return sub_floor_u64(now_ns, p->returned_ns) / TANDEM_PHASE_HORIZON <= phase_period_ns(p);
+	return sub_floor_u64(now_ns, p->scheduled_in_ns) / TANDEM_PHASE_HORIZON <= phase_period_ns(p);
 }
 
 /*
@@ -185,13 +185,13 @@ POLICY bool phase_within_horizon(const struct vcpu_phase *p, u64 now_ns)
  */
 POLICY bool phase_wants_scouts(const struct vcpu_phase *p)
 {
-	return p->blurred >= 2 && p->blurred < 255 && !phase_even(p);
+	return p->inexact >= 2 && p->inexact < 255 && !phase_even(p);
 }
 
 /* Restarts the clock with a schedule-in; 0: there is none. */
-POLICY void clock_set(struct vcpu_phase *p, u64 returned_ns)
+POLICY void clock_set(struct vcpu_phase *p, u64 scheduled_in_ns)
 {
-	p->clock_ns = returned_ns;
+	p->clock_ns = scheduled_in_ns;
 	p->clock_score = 0;
 	p->strays = 0;
 }
@@ -199,13 +199,13 @@ POLICY void clock_set(struct vcpu_phase *p, u64 returned_ns)
 /* Discards everything that was learned: the host does something else now. */
 POLICY void phase_forget(struct vcpu_phase *p)
 {
-	p->returned_ns = 0;
+	p->scheduled_in_ns = 0;
 	clock_set(p, 0);
 	p->period_ns = 0;
 	p->on.score = 0;
 	p->off.score = 0;
 	p->whole = 0;
-	p->blurred = 0;
+	p->inexact = 0;
 	p->misses = 0;
 }
 
@@ -214,25 +214,25 @@ POLICY void phase_missed(struct vcpu_phase *p)
 {
 	if (++p->misses < TANDEM_PHASE_MISSES)
 		return;
-	p->returned_ns = 0;
+	p->scheduled_in_ns = 0;
 	clock_set(p, 0);
 	p->misses = 0;
 }
 
-/* Compares `returned_ns` with the nearest time that is a number of periods after `base_ns`, and gives that number. */
+/* Compares `scheduled_in_ns` with the nearest time that is a number of periods after `base_ns`, and gives that number. */
 struct return_off {
 	u64 count;
 	u64 expected_ns;
 	u64 off_ns;
 };
 
-POLICY struct return_off return_off(u64 base_ns, u64 period_ns, u64 returned_ns)
+POLICY struct return_off return_off(u64 base_ns, u64 period_ns, u64 scheduled_in_ns)
 {
 	struct return_off r = { 0 };
 
-	r.count = (sub_floor_u64(returned_ns, base_ns) + period_ns / 2) / max_u64(period_ns, 1);
+	r.count = (sub_floor_u64(scheduled_in_ns, base_ns) + period_ns / 2) / max_u64(period_ns, 1);
 	r.expected_ns = base_ns + r.count * period_ns;
-	r.off_ns = returned_ns > r.expected_ns ? returned_ns - r.expected_ns : r.expected_ns - returned_ns;
+	r.off_ns = scheduled_in_ns > r.expected_ns ? scheduled_in_ns - r.expected_ns : r.expected_ns - scheduled_in_ns;
 	return r;
 }
 
@@ -242,12 +242,12 @@ POLICY struct return_off return_off(u64 base_ns, u64 period_ns, u64 returned_ns)
  * Easy, 1998, section 1.2.10). After that the clock follows slowly, and early schedule-ins move it more than
  * late ones: the guest itself causes the delays, and there are no negative ones.
  */
-POLICY void clock_follow(struct vcpu_phase *p, u64 returned_ns)
+POLICY void clock_follow(struct vcpu_phase *p, u64 scheduled_in_ns)
 {
-	u64 lengths = p->on.mean_ns + p->off.mean_ns, period = phase_period_ns(p), step, pace;
-	struct return_off r = return_off(p->clock_ns, period, returned_ns);
+	u64 lengths = p->on.mean_ns + p->off.mean_ns, period = phase_period_ns(p), step, vtime;
+	struct return_off r = return_off(p->clock_ns, period, scheduled_in_ns);
 	u32 k = p->clock_score + 1;
-	bool early = r.expected_ns > returned_ns, fits, void_now;
+	bool early = r.expected_ns > scheduled_in_ns, fits, void_now;
 
 	if (!r.count)
 		return;
@@ -260,43 +260,43 @@ POLICY void clock_follow(struct vcpu_phase *p, u64 returned_ns)
 		p->strays += early ? 2 : 1;
 	if (void_now || p->strays >= TANDEM_CLOCK_STRAYS) {
 		p->period_ns = 0;
-		clock_set(p, returned_ns);
+		clock_set(p, scheduled_in_ns);
 		return;
 	}
 	if (!fits)
 		return;
 	if (k >= TANDEM_CLOCK_SET) {
 		step = min_u64(r.off_ns, TANDEM_CLOCK_SLACK_NS) / (early ? 2 : 10);
-		pace = step / 8;
+		vtime = step / 8;
 	} else {
 		step = r.off_ns * 2 * (2 * k + 1) / ((k + 1) * (k + 2));
-		pace = k == 1 ? r.off_ns / 2 : r.off_ns * 6 / ((k + 1) * (k + 2));
+		vtime = k == 1 ? r.off_ns / 2 : r.off_ns * 6 / ((k + 1) * (k + 2));
 	}
-	pace /= r.count;
+	vtime /= r.count;
 	p->clock_ns = early ? r.expected_ns - step : r.expected_ns + step;
-	p->period_ns = max_u64(early ? sub_floor_u64(period, pace) : period + pace, 1);
+	p->period_ns = max_u64(early ? sub_floor_u64(period, vtime) : period + vtime, 1);
 	p->strays = 0;
 	if (p->clock_score < TANDEM_CLOCK_SET)
 		p->clock_score++;
 }
 
-POLICY_LARGE int phase_returned(struct vcpu_phase *p, u64 returned_ns)
+POLICY_LARGE int phase_returned(struct vcpu_phase *p, u64 scheduled_in_ns)
 {
 	struct return_off r;
 
 	if (!p)
 		return 0;
-	if (p->returned_ns && p->on.score && p->off.score) {
-		r = return_off(p->returned_ns, phase_period_ns(p), returned_ns);
+	if (p->scheduled_in_ns && p->on.score && p->off.score) {
+		r = return_off(p->scheduled_in_ns, phase_period_ns(p), scheduled_in_ns);
 		if (r.count)
-			p->returned_dev_ns = ewma_u64(p->returned_dev_ns,
+			p->scheduled_in_dev_ns = ewma_u64(p->scheduled_in_dev_ns,
 						      min_u64(r.off_ns, TANDEM_CLOCK_SLACK_MAX_NS), 3);
 		if (p->clock_ns)
-			clock_follow(p, returned_ns);
+			clock_follow(p, scheduled_in_ns);
 		else
-			clock_set(p, returned_ns);
+			clock_set(p, scheduled_in_ns);
 	}
-	p->returned_ns = returned_ns;
+	p->scheduled_in_ns = scheduled_in_ns;
 	return 0;
 }
 
@@ -312,7 +312,7 @@ POLICY bool clock_expects(const struct vcpu_phase *p, u64 now_ns)
  * The vCPU was busy for `elapsed_ns` up to now. Of these the host stole `stolen_ns`, in `returns` preemption
  * intervals. `overdue`: this sample should have come earlier.
  */
-POLICY void phase_busy(struct vcpu_phase *p, u64 now_ns, u64 elapsed_ns, u64 stolen_ns, u32 returns, bool overdue)
+POLICY void phase_busy(struct vcpu_phase *p, u64 now_ns, u64 elapsed_ns, u64 stolen_ns, u32 sched_ins, bool overdue)
 {
 	u64 ran_ns, left_ns;
 
@@ -328,7 +328,7 @@ POLICY void phase_busy(struct vcpu_phase *p, u64 now_ns, u64 elapsed_ns, u64 sto
 	if (length_even(&p->off) && stolen_ns < p->off.mean_ns / 4)
 		return;
 	/* Several intervals at unknown times: it is only known that the last one is over. */
-	if (returns > 1 && length_even(&p->off) && !length_fits(&p->off, stolen_ns)) {
+	if (sched_ins > 1 && length_even(&p->off) && !length_fits(&p->off, stolen_ns)) {
 		p->whole = 0;
 		return;
 	}
@@ -337,16 +337,16 @@ POLICY void phase_busy(struct vcpu_phase *p, u64 now_ns, u64 elapsed_ns, u64 sto
 	/* An end that was not seen at once lies anywhere in between. */
 	if (!overdue && stolen_ns < TANDEM_PHASE_EXACT_NS && ran_ns >= TANDEM_PHASE_MIN_NS / 2) {
 		p->whole = 0;
-		if (p->blurred < 255)
-			p->blurred++;
+		if (p->inexact < 255)
+			p->inexact++;
 		return;
 	}
 	left_ns = now_ns - stolen_ns;
-	if (p->whole && time_before_ns(p->returned_ns, left_ns))
-		length_seen(&p->on, left_ns - p->returned_ns);
+	if (p->whole && time_before_ns(p->scheduled_in_ns, left_ns))
+		length_seen(&p->on, left_ns - p->scheduled_in_ns);
 	phase_returned(p, now_ns);
 	p->whole = 1;
-	p->blurred = 0;
+	p->inexact = 0;
 }
 
 /* The vCPU goes idle: from now on nothing shows when the host would preempt it. */
@@ -361,12 +361,12 @@ POLICY void phase_idle(struct vcpu_phase *p)
  * idle vCPU, which are not observed, make it wait, too: more than one preemption interval is the sum of such
  * waits, and none of them need end now.
  */
-POLICY void phase_woken(struct vcpu_phase *p, u64 now_ns, u64 waited_ns, u32 returns)
+POLICY void phase_woken(struct vcpu_phase *p, u64 now_ns, u64 waited_ns, u32 sched_ins)
 {
 	struct phase_grid g = phase_grid(p);
 	u64 past, tolerance;
 	bool even = phase_even(p) && phase_within_horizon(p, now_ns);
-	bool several = returns > 1 || (length_even(&p->off) && waited_ns > p->off.mean_ns && !length_fits(&p->off, waited_ns));
+	bool several = sched_ins > 1 || (length_even(&p->off) && waited_ns > p->off.mean_ns && !length_fits(&p->off, waited_ns));
 
 	p->whole = 0;
 	tolerance = max_u64(g.period_ns / 8, TANDEM_PHASE_MIN_NS);
@@ -382,12 +382,12 @@ POLICY void phase_woken(struct vcpu_phase *p, u64 now_ns, u64 waited_ns, u32 ret
 			if (waited_ns < p->off.mean_ns / 4)
 				return;
 			phase_missed(p);
-			if (!p->returned_ns)
+			if (!p->scheduled_in_ns)
 				return;
 		} else if (even) {
 			p->misses = 0;
 		}
-		if (even || !p->returned_ns || waited_ns >= p->off.mean_ns / 4) {
+		if (even || !p->scheduled_in_ns || waited_ns >= p->off.mean_ns / 4) {
 			phase_returned(p, now_ns);
 			p->whole = 1;
 		}
@@ -404,7 +404,7 @@ POLICY_LARGE s64 phase_changes_ns(const struct vcpu_phase *p, u64 at_ns)
 	struct phase_grid g;
 	u64 past, ahead;
 
-	if (!p || !phase_even(p) || !phase_within_horizon(p, at_ns) || time_before_ns(at_ns, p->returned_ns))
+	if (!p || !phase_even(p) || !phase_within_horizon(p, at_ns) || time_before_ns(at_ns, p->scheduled_in_ns))
 		return 0;
 	g = phase_grid(p);
 	/* It was scheduled in a little before its time by the clock. */
@@ -426,7 +426,7 @@ POLICY struct forecast phase_forecast(const struct vcpu_phase *p, u64 at_ns)
 	if (changes_ns > 0)
 		f.active_for_ns = changes_ns;
 	else
-		f.absent_for_ns = -changes_ns;
+		f.preempted_for_ns = -changes_ns;
 	return f;
 }
 

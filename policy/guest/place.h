@@ -60,14 +60,14 @@ struct place_view {
 	u64 inactive_for_ns;	/* for how long it is known to be preempted; 0: it is not */
 	u64 wait_ns;		/* mean wait of wake-ups */
 	u64 active_for_ns;	/* predicted: until it is preempted; 0: it is preempted */
-	u64 absent_for_ns;	/* predicted: until it is scheduled in; 0: it is running */
+	u64 preempted_for_ns;	/* predicted: until it is scheduled in; 0: it is running */
 	u64 active_mean_ns;	/* predicted: for how long it is active then */
-	u64 there_for_ns;	/* since its last schedule-in, uninterrupted; 0: not known */
+	u64 on_cpu_for_ns;	/* since its last schedule-in, uninterrupted; 0: not known */
 	u32 share;		/* 0..1024 */
 	u32 speed;		/* of its core, parts of TANDEM_SCALE of the fastest; 0: as fast */
 	bool idle;
 	bool here;		/* the caller runs there; if idle, an interrupt has just woken it and it is running */
-	bool foreseen;		/* its preemption period is known */
+	bool predicted;		/* its preemption period is known */
 };
 
 /*
@@ -95,7 +95,7 @@ POLICY u64 place_drain_ns(u64 work_ns, u32 share)
 POLICY u64 place_taken_ns(const struct place_view *c, u64 work_ns)
 {
 	u64 stays = c->inactive_mean_ns * c->share / (TANDEM_SCALE - c->share);
-	u64 left = max_u64(max_u64(sub_floor_u64(stays, c->there_for_ns), stays / 2), 1);
+	u64 left = max_u64(max_u64(sub_floor_u64(stays, c->on_cpu_for_ns), stays / 2), 1);
 
 	return c->inactive_mean_ns * work_ns / left;
 }
@@ -103,24 +103,24 @@ POLICY u64 place_taken_ns(const struct place_view *c, u64 work_ns)
 POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 {
 	u64 share = c->share ? c->share : 1, absence = 0;
-	u64 waits_for = held_up_ns(c->queued_work, work_ns), done = waits_for + work_ns, work;
+	u64 waits_for = delayed_others_ns(c->queued_work, work_ns), done = waits_for + work_ns, work;
 
-	work = done + holds_up_ns(waits_for, c->nr_tasks, work_ns);
+	work = done + delays_others_ns(waits_for, c->nr_tasks, work_ns);
 	if (c->speed) {
 		done = place_drain_ns(done, c->speed);
 		work = place_drain_ns(work, c->speed);
 	}
-	if (c->foreseen) {
+	if (c->predicted) {
 		/* Work that fits before the next preemption needs no share. */
 		if (done <= (c->active_for_ns ? c->active_for_ns : c->active_mean_ns))
-			return c->absent_for_ns + work;
-		return c->absent_for_ns + work * TANDEM_SCALE / share;
+			return c->preempted_for_ns + work;
+		return c->preempted_for_ns + work * TANDEM_SCALE / share;
 	}
 	if (c->inactive_for_ns)
 		absence = max_u64(sub_floor_u64(c->inactive_mean_ns, c->inactive_for_ns), c->inactive_mean_ns / 4);
 	else if (c->idle)
 		absence = (c->here ? TANDEM_WAIT_AGAIN : TANDEM_WAIT_CAUTION) * c->wait_ns;
-	if (!absence && c->there_for_ns && c->inactive_mean_ns && share < TANDEM_SCALE)
+	if (!absence && c->on_cpu_for_ns && c->inactive_mean_ns && share < TANDEM_SCALE)
 		return work + place_taken_ns(c, min_u64(work, 1ULL << 30));
 	return absence + work * TANDEM_SCALE / share;
 }

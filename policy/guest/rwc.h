@@ -77,7 +77,7 @@ POLICY bool is_straggler(const struct straggler_view *v)
 }
 
 /* The part of the time with one more sample. */
-POLICY u32 held_up(u32 part, bool others_idle)
+POLICY u32 delayed_others(u32 part, bool others_idle)
 {
 	return (u32)ewma_u64(part, others_idle ? TANDEM_SCALE : 0, 4);
 }

@@ -75,7 +75,7 @@ struct vcpu_model {
 	u64 updated_ns;		/* when the last sample was taken; 0: stale */
 	u64 inactive_mean_ns;	/* mean preemption interval */
 	u64 inactive_events;
-	u64 absent_ns;		/* sum of all preemption intervals */
+	u64 preempted_ns;		/* sum of all preemption intervals */
 	u32 absences[TANDEM_ABSENCE_BUCKETS];	/* how many of each length */
 	u64 wait_mean_ns;	/* mean wait of a wake-up for the pCPU; wake-ups served at once count */
 	u64 woken_soon_ns;	/* mean wait of wake-ups soon after the vCPU slept */
@@ -114,20 +114,20 @@ POLICY u32 absence_bucket(u64 absence_ns)
 }
 
 /*
- * The vCPU was preempted for `absent_ns` in all, in as many intervals as it was scheduled in again (`returns`;
+ * The vCPU was preempted for `preempted_ns` in all, in as many intervals as it was scheduled in again (`returns`;
  * 0 or 1: one, as far as is known). Between two samples there may be several intervals; their sum and number
  * are exact, the single lengths are not.
  */
-POLICY void vcap_absences(struct vcpu_model *m, u64 absent_ns, u32 returns)
+POLICY void vcap_absences(struct vcpu_model *m, u64 preempted_ns, u32 sched_ins)
 {
-	u64 most = absent_ns / TANDEM_ABSENCE_MIN_NS, each;
-	u32 times = (u32)min_u64(max_u64(returns, 1), most), bucket;
+	u64 most = preempted_ns / TANDEM_ABSENCE_MIN_NS, each;
+	u32 times = (u32)min_u64(max_u64(sched_ins, 1), most), bucket;
 
 	if (!times)
 		return;
-	each = absent_ns / times;
+	each = preempted_ns / times;
 	bucket = absence_bucket(each);
-	m->absent_ns += absent_ns;
+	m->preempted_ns += preempted_ns;
 	if (bucket < TANDEM_ABSENCE_BUCKETS)
 		m->absences[bucket] += times;
 	each = min_u64(each, TANDEM_INACTIVE_MAX_NS);
@@ -173,10 +173,10 @@ POLICY u32 vcap_sample(struct vcpu_model *m, u64 now_ns, u32 sample)
 }
 
 /* The vCPU was busy for `elapsed_ns`. Of these the host stole `stolen_ns`, in `returns` preemption intervals. */
-POLICY u32 vcap_busy(struct vcpu_model *m, u64 now_ns, u64 elapsed_ns, u64 stolen_ns, u32 returns)
+POLICY u32 vcap_busy(struct vcpu_model *m, u64 now_ns, u64 elapsed_ns, u64 stolen_ns, u32 sched_ins)
 {
 	stolen_ns = min_u64(stolen_ns, elapsed_ns);
-	vcap_absences(m, stolen_ns, returns);
+	vcap_absences(m, stolen_ns, sched_ins);
 	m->demand_ns += elapsed_ns;
 	m->stolen_ns += stolen_ns;
 	if (m->demand_ns < vcap_window_ns(m))

@@ -12,13 +12,13 @@ static s32 anybody_idle(struct task_struct *p, struct task_state *t, struct cpu_
 #include "exports.h"
 
 /* How a running task leaves a vCPU that the host is about to preempt. */
-enum harvest_mode {
-	HARVEST_OFF = 0,
-	HARVEST_AWARE = 1,	/* `--ivh` */
-	HARVEST_UNAWARE = 2,	/* below */
+enum ivh_mode {
+	IVH_OFF = 0,
+	IVH_AWARE = 1,	/* `--ivh` */
+	IVH_UNAWARE = 2,	/* below */
 };
 
-static u32 harvest_mode;
+static u32 ivh_mode;
 
 /*
  * The paper's variant without knowledge of the host (vSched, section 5.4): after 2 ms of running a task
@@ -28,8 +28,8 @@ static s32 anybody_idle(struct task_struct *p, struct task_state *t, struct cpu_
 {
 	u32 i;
 
-	if (harvest_mode != HARVEST_UNAWARE || !c->side.model.inactive_events || c->tasks[1] > 1 || k_is_pinned(p) ||
-	    now - c->curr_since_ns < TANDEM_HARVEST_BURST_NS)
+	if (ivh_mode != IVH_UNAWARE || !c->side.model.inactive_events || c->tasks[1] > 1 || k_is_pinned(p) ||
+	    now - c->curr_since_ns < TANDEM_IVH_BURST_NS)
 		return -1;
 	bpf_for(i, 1, nr_cpu_ids) {
 		u32 other = cpu_after(cpu, i);
@@ -73,11 +73,11 @@ void sim_set_up(u32 cpu_ids, bool page, u64 request_ns, bool timers, u64 watchdo
 	uneven_cores = uneven_rings;
 }
 
-void sim_set_techniques(u32 harvest, bool bvs, bool rwc, bool dedicate, u32 left_out)
+void sim_set_techniques(u32 ivh, bool bvs, bool rwc, bool dedicate, u32 left_out)
 {
 	*(volatile u32 *)&parts_left_out = left_out;
-	harvest_mode = harvest;
-	*(volatile bool *)&harvest_enabled = harvest == HARVEST_AWARE;
+	ivh_mode = ivh;
+	*(volatile bool *)&ivh_enabled = ivh == IVH_AWARE;
 	*(volatile bool *)&bvs_enabled = bvs;
 	*(volatile bool *)&rwc_enabled = rwc;
 	*(volatile bool *)&dedicate_enabled = dedicate;
@@ -119,7 +119,7 @@ u64 sim_left(u32 cpu)
 
 	if (!c)
 		return 0;
-	return c->weight[0] | c->weight[1] | c->queued_work | c->hog_weight | c->tasks[0] | c->tasks[1] | c->hogs;
+	return c->weight[0] | c->weight[1] | c->queued_work | c->cpu_bound_weight | c->tasks[0] | c->tasks[1] | c->cpu_bound_tasks;
 }
 
 /* The same for a group: tasks that it counts as running or as admitted, and its load. */

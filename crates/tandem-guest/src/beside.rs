@@ -32,7 +32,7 @@ fn served_at_once(fact: &VcpuFacts) -> Option<f64> {
 fn return_at_once(known: &[&VcpuFacts]) -> Option<bool> {
     let rhythms: Vec<(f64, f64)> = known
         .iter()
-        .filter_map(|fact| fact.rhythm_ms.map(|(on, off)| (on + off, fact.returned_ns as f64 / 1e6)))
+        .filter_map(|fact| fact.rhythm_ms.map(|(on, off)| (on + off, fact.scheduled_in_ns as f64 / 1e6)))
         .collect();
     let (&(period, first), others) = rhythms.split_first().filter(|(_, others)| !others.is_empty())?;
     let together = |&(other_period, at): &(f64, f64)| {
@@ -53,7 +53,7 @@ mod tests {
             inactive_mean_us: rhythm_ms.map_or(8e3, |(_, off)| off * 1e3),
             age_ms: Some(10.0),
             rhythm_ms,
-            returned_ns: returned_ms * 1_000_000,
+            scheduled_in_ns: returned_ms * 1_000_000,
             ..VcpuFacts::default()
         }
     }

@@ -91,12 +91,12 @@ fn steal(hypervisor: Option<&Hypervisor>, cmdline: &str) -> Finding {
         Some(h) if h.reports_steal() => (
             State::Note,
             "reported by the hypervisor, but the kernel was told not to listen (no-steal-acc)".into(),
-            "take no-steal-acc off the kernel's command line; until then absences are guessed from ticks and gaps",
+            "take no-steal-acc off the kernel's command line; until then steal is estimated from late ticks and gaps",
         ),
         Some(_) => (
             State::Note,
             "not reported by the hypervisor".into(),
-            "absences are guessed from ticks and gaps instead; on KVM hosts check that the CPU model has kvm-steal-time",
+            "steal is estimated from late ticks and gaps instead; on KVM hosts check that the CPU model has kvm-steal-time",
         ),
         None => (State::Good, String::new(), ""),
     };

@@ -10,7 +10,7 @@ pub enum GuestError {
     #[error(transparent)]
     Daemon(#[from] DaemonError),
     /// A latency hint cannot be followed.
-    #[error("hint who shall answer soon: {0}")]
+    #[error("latency hint: {0}")]
     Hints(String),
     /// systemd does not run this machine.
     #[error("systemd does not run this machine (/run/systemd/system is missing): --backend cpuset works through its AllowedCPUs")]
@@ -50,7 +50,7 @@ pub enum GuestError {
     #[error("cannot serve statistics: {0:#}")]
     Stats(anyhow::Error),
     /// Nothing answers on the socket.
-    #[error("no guest scheduler is running (nobody answers on /var/run/scx/root/stats): start one with tandem guest")]
+    #[error("no guest scheduler is running (nothing answers on /var/run/scx/root/stats): start one with tandem guest")]
     NotRunning,
     /// The running scheduler refuses.
     #[error("{0:#}")]
@@ -59,7 +59,7 @@ pub enum GuestError {
     #[error("the kernel asked for a new load {0} times: giving up")]
     Restarts(u32),
     /// The scheduler is unloaded at the moment.
-    #[error("the guest scheduler is not loaded at the moment, for it has stepped back: wait until tandem guest --monitor says that it is")]
+    #[error("the guest scheduler is unloaded at the moment by --gate: wait until tandem guest --monitor says that it is")]
     SteppedBack,
     /// The length of a trace is missing or wrong.
     #[error("request to trace: expected ms from 0 to {0}")]

@@ -19,10 +19,14 @@ pub(crate) fn render(stats: &GuestStats) -> String {
     }
     let now = &stats.now;
     for (name, help, value) in [
-        ("loaded", "1 while the scheduler is loaded, 0 while it has stepped back", now.loaded as f64),
+        ("loaded", "1 while the scheduler is loaded, 0 while it is unloaded by --gate", now.loaded as f64),
         ("tasks", "Tasks that wait or run", now.tasks as f64),
-        ("cpu_bound_tasks", "Of these, those that balancing counts", now.hogs as f64),
-        ("cpu_bound_weight", "Effective weight of those", now.hog_weight),
+        (
+            "cpu_bound_tasks",
+            "Of these, the CPU-bound ones, which load balance counts",
+            now.cpu_bound_tasks as f64,
+        ),
+        ("cpu_bound_weight", "Effective weight of those", now.cpu_bound_weight),
         ("task_weight", "Their effective weight; 1 is nice 0 outside of all groups", now.weight),
         ("cgroups", "Cgroups with a record of their own", now.groups as f64),
         ("cgroups_shared", "Cgroups that share their parent's record", now.groups_shared as f64),
@@ -35,7 +39,7 @@ pub(crate) fn render(stats: &GuestStats) -> String {
     }
     for (name, unit, help, of) in [
         ("share", "ratio", "Share of a pCPU that the vCPU gets when it has work", 0),
-        ("absence", "seconds", "Mean length of an absence of the vCPU", 1),
+        ("absence", "seconds", "Mean length of a preemption interval of the vCPU", 1),
     ] {
         let name = format!("tandem_guest_vcpu_{name}_{unit}");
         let _ = writeln!(text, "# TYPE {name} gauge\n# UNIT {name} {unit}\n# HELP {name} {help}.");

@@ -33,7 +33,7 @@ pub struct VcpuFacts {
     /// for a forecast.
     pub rhythm_ms: Option<(f64, f64)>,
     /// When it was last scheduled in after a preemption, by the guest's monotonic clock; 0: never.
-    pub returned_ns: u64,
+    pub scheduled_in_ns: u64,
     /// Why it is left without work: `TANDEM_BAN_*` in `policy/guest/rwc.h`; 0: it is not.
     pub bans: u32,
     /// Tasks that wait or run on it.
@@ -41,9 +41,9 @@ pub struct VcpuFacts {
     /// Their effective weight; 1 is a task of nice 0 outside of all groups.
     pub weight: f64,
     /// How many of these tasks are CPU-bound.
-    pub hogs: u64,
+    pub cpu_bound_tasks: u64,
     /// The effective weight of those.
-    pub hog_weight: f64,
+    pub cpu_bound_weight: f64,
     /// Event counters, indexed as `enum counter` in `bpf/guest/intf.h`.
     pub counters: Vec<u64>,
 }
@@ -115,21 +115,21 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
         absences: (0..intf::TANDEM_ABSENCE_BUCKETS as usize)
             .map(|i| u64::from(u32_at(model + std::mem::offset_of!(intf::vcpu_model, absences) + 4 * i)))
             .collect(),
-        absent_ms: u64_at(model + std::mem::offset_of!(intf::vcpu_model, absent_ns)) as f64 / 1e6,
+        absent_ms: u64_at(model + std::mem::offset_of!(intf::vcpu_model, preempted_ns)) as f64 / 1e6,
         wanted_ns: u64_at(std::mem::offset_of!(intf::cpu_state, side.wanted_ns)),
         stolen_ns: u64_at(std::mem::offset_of!(intf::cpu_state, side.stolen_ns)),
         age_ms: (updated_ns > 0).then(|| now_ns.saturating_sub(updated_ns) as f64 / 1e6),
         rhythm_ms: rhythm(&bytes),
-        returned_ns: u64_at(
+        scheduled_in_ns: u64_at(
             std::mem::offset_of!(intf::cpu_state, side.phase)
-                + std::mem::offset_of!(intf::vcpu_phase, returned_ns),
+                + std::mem::offset_of!(intf::vcpu_phase, scheduled_in_ns),
         ),
         bans: u32_at(std::mem::offset_of!(intf::cpu_state, side.bans)),
         tasks: [0, 1].map(|class| u64::from(u32_at(tasks + 4 * class))).iter().sum(),
         weight: [0, 1].map(|class| u64_at(weights + 8 * class) as f64).iter().sum::<f64>()
             / f64::from(intf::TANDEM_UNIT),
-        hogs: u64::from(u32_at(std::mem::offset_of!(intf::cpu_state, hogs))),
-        hog_weight: u64_at(std::mem::offset_of!(intf::cpu_state, hog_weight)) as f64
+        cpu_bound_tasks: u64::from(u32_at(std::mem::offset_of!(intf::cpu_state, cpu_bound_tasks))),
+        cpu_bound_weight: u64_at(std::mem::offset_of!(intf::cpu_state, cpu_bound_weight)) as f64
             / f64::from(intf::TANDEM_UNIT),
         counters: (0..intf::counter_NR_COUNTERS as usize).map(|i| u64_at(counters + 8 * i)).collect(),
     })

@@ -48,12 +48,12 @@ fn scaled(share: Option<f64>) -> u32 {
 pub fn what_pays(neighbours: Neighbours) -> &'static str {
     match neighbours {
         Neighbours::None => "nothing is to be gained but by threads that share a core",
-        Neighbours::Fair => "placement on wake-up gains little; --ivh nothing: the end of a slice is not foreseen",
-        Neighbours::Quota => "placement gains little, for all are absent at once; a larger quota would help, or fewer threads",
+        Neighbours::Fair => "placement on wake-up gains little; --ivh gains nothing: the end of a slice is not predictable",
+        Neighbours::Quota => "placement gains little, because all vCPUs are throttled at once; a larger quota would help, or fewer threads",
         Neighbours::Regular => {
-            "placement on wake-up pays; for CPU-bound tasks --ivh where leaving takes less than half of an absence"
+            "placement on wake-up pays; for CPU-bound tasks --ivh where a migration takes less than half of a preemption interval"
         }
-        Neighbours::Irregular => "placement on wake-up pays; --ivh cannot foresee anything",
+        Neighbours::Irregular => "placement on wake-up pays; --ivh cannot predict anything",
     }
 }
 
@@ -113,10 +113,10 @@ impl fmt::Display for Observation {
                 Some(share) => write!(f, "share {:5.1} %  ", share * 100.0)?,
                 None => write!(f, "share unknown  ")?,
             }
-            write!(f, "absence {:6.2} ms  mean wait {wait_ms:6.2} ms", vcpu.absence_ms)?;
+            write!(f, "preempted for {:6.2} ms  mean wait {wait_ms:6.2} ms", vcpu.absence_ms)?;
             match verdict {
                 Verdict::InUse => writeln!(f)?,
-                Verdict::Straggler => writeln!(f, "  with --rwc: best effort only, a straggler")?,
+                Verdict::Straggler => writeln!(f, "  with --rwc: SCHED_IDLE only, a straggler")?,
                 Verdict::SpareOf(other) => {
                     writeln!(f, "  with --rwc: empty, on the hardware thread of vCPU {other}")?;
                 }
@@ -162,7 +162,7 @@ mod tests {
         assert!((seen.vcpus[2].1 - 4.0).abs() < 0.1, "half of an absence of 8 ms: {}", seen.vcpus[2].1);
         let words = seen.to_string();
         assert!(words.contains("on the hardware thread of vCPU 2"));
-        assert!(words.contains("at even times") && words.contains("for CPU-bound tasks --ivh"), "{words}");
+        assert!(words.contains("at regular times") && words.contains("for CPU-bound tasks --ivh"), "{words}");
     }
 
     #[test]

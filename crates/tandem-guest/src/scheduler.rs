@@ -87,7 +87,7 @@ pub fn serve(options: &GuestOptions) -> Result<(), GuestError> {
             }
             Outcome::StoodStill(pause) => {
                 log::warn!(
-                    "the machine stood still for {:.0} s, and the kernel's watchdog threw the scheduler out: loading again",
+                    "the machine stood still for {:.0} s, and the kernel's watchdog ejected the scheduler: loading again",
                     pause.as_secs_f64()
                 );
                 if let Some(gate) = &mut gate {
@@ -397,7 +397,7 @@ impl StealSource {
         match self {
             Self::Page => "the KVM steal time page",
             Self::Kernel => "the kernel's accounting",
-            Self::PageUnused | Self::Ticks => "ticks that come late, for nobody reports it",
+            Self::PageUnused | Self::Ticks => "late ticks (the host does not report it)",
         }
     }
 }
@@ -425,7 +425,7 @@ fn load<'a>(
         rodata.cgroups_enabled = !options.ignore_cgroups;
         rodata.slice_timers_enabled = options.slice_timers;
         rodata.base_request_ns = options.slice_us * 1000;
-        rodata.harvest_enabled = options.harvest;
+        rodata.ivh_enabled = options.harvest;
         rodata.bvs_enabled = options.place_by_cost;
         rodata.parts_left_out = options.without.iter().fold(0, |bits, part| bits | part.bit());
         rodata.rwc_enabled = options.ban;
@@ -443,7 +443,7 @@ fn load<'a>(
     open.maps.group_load.set_max_entries(cells * intf::MAX_GROUPS)?;
     open.maps.domains.set_max_entries(u32::try_from(nr_cpus)?)?;
     open.maps.slice_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
-    open.maps.harvest_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
+    open.maps.ivh_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
     let ops = open.struct_ops.tandem_guest_mut();
     ops.exit_dump_len = options.exit_dump_len;
     // Wake-ups on idle CPUs are completed there, not by the waking CPU (older kernels have no such flag:

@@ -24,13 +24,13 @@ pub struct VcpuStats {
     #[stat(desc = "share of a pCPU that the vCPU gets when it has work, 0 to 1")]
     pub share: f64,
     /// Mean preemption interval in microseconds.
-    #[stat(desc = "mean length of an absence (us)")]
+    #[stat(desc = "mean length of a preemption interval (us)")]
     pub inactive_mean_us: f64,
     /// Preemption intervals.
-    #[stat(desc = "absences seen while the vCPU had work")]
+    #[stat(desc = "preemption intervals while the vCPU had work")]
     pub absences: u64,
     /// Their sum in milliseconds.
-    #[stat(desc = "sum of these absences (ms)")]
+    #[stat(desc = "their sum (ms)")]
     pub absent_ms: f64,
     /// 95th percentile of their lengths in milliseconds, since the scheduler was loaded.
     #[stat(desc = "95th percentile of their lengths since the scheduler was loaded (ms)")]
@@ -39,10 +39,10 @@ pub struct VcpuStats {
     #[stat(desc = "age of the estimate (ms), -1 if there is none")]
     pub age_ms: f64,
     /// Length of an active period in milliseconds, 0: preemption is not periodic.
-    #[stat(desc = "foreseen length of an active period (ms), 0 if absences are irregular")]
+    #[stat(desc = "predicted length of an active period (ms), 0 if preemption intervals are irregular")]
     pub rhythm_on_ms: f64,
     /// Length of a preemption interval in milliseconds, 0: preemption is not periodic.
-    #[stat(desc = "foreseen length of an absence (ms), 0 if absences are irregular")]
+    #[stat(desc = "predicted length of a preemption interval (ms), 0 if they are irregular")]
     pub rhythm_off_ms: f64,
     /// Why it is left without work.
     #[stat(
@@ -56,11 +56,11 @@ pub struct VcpuStats {
     #[stat(desc = "effective weight of these tasks, 1 is nice 0 outside of all groups")]
     pub weight: f64,
     /// CPU-bound tasks among them.
-    #[stat(desc = "of these tasks, those that balancing counts: CPU-bound ones")]
-    pub hogs: u64,
+    #[stat(desc = "of these tasks, the CPU-bound ones, which load balance counts")]
+    pub cpu_bound_tasks: u64,
     /// Their weight.
     #[stat(desc = "effective weight of the CPU-bound tasks")]
-    pub hog_weight: f64,
+    pub cpu_bound_weight: f64,
 }
 
 /// State at one moment.
@@ -68,7 +68,7 @@ pub struct VcpuStats {
 #[stat(desc = "runnable tasks and groups", _om_prefix = "now_")]
 pub struct Moment {
     /// 1: the scheduler is loaded.
-    #[stat(desc = "1 while the scheduler is loaded, 0 while it has stepped back")]
+    #[stat(desc = "1 while the scheduler is loaded, 0 while it is unloaded by --gate")]
     pub loaded: u64,
     /// Runnable tasks.
     #[stat(desc = "tasks that wait or run")]
@@ -77,11 +77,11 @@ pub struct Moment {
     #[stat(desc = "effective weight of these tasks, 1 is nice 0 outside of all groups")]
     pub weight: f64,
     /// CPU-bound tasks among them.
-    #[stat(desc = "of these tasks, those that balancing counts: CPU-bound ones")]
-    pub hogs: u64,
+    #[stat(desc = "of these tasks, the CPU-bound ones, which load balance counts")]
+    pub cpu_bound_tasks: u64,
     /// Their weight.
     #[stat(desc = "effective weight of the CPU-bound tasks")]
-    pub hog_weight: f64,
+    pub cpu_bound_weight: f64,
     /// Groups.
     #[stat(desc = "cgroups with a record of their own")]
     pub groups: u64,
@@ -137,8 +137,8 @@ impl GuestStats {
             loaded: 1,
             tasks: facts.iter().map(|f| f.tasks).sum(),
             weight: facts.iter().map(|f| f.weight).sum(),
-            hogs: facts.iter().map(|f| f.hogs).sum(),
-            hog_weight: facts.iter().map(|f| f.hog_weight).sum(),
+            cpu_bound_tasks: facts.iter().map(|f| f.cpu_bound_tasks).sum(),
+            cpu_bound_weight: facts.iter().map(|f| f.cpu_bound_weight).sum(),
             groups: groups.groups,
             groups_shared: groups.shared,
             limits: groups.limits,
@@ -159,8 +159,8 @@ impl GuestStats {
                     bans: u64::from(f.bans),
                     tasks: f.tasks,
                     weight: f.weight,
-                    hogs: f.hogs,
-                    hog_weight: f.hog_weight,
+                    cpu_bound_tasks: f.cpu_bound_tasks,
+                    cpu_bound_weight: f.cpu_bound_weight,
                 };
                 (f.cpu, stats)
             })
@@ -199,12 +199,18 @@ impl GuestStats {
         }
         let now = &self.now;
         if now.loaded == 0 {
-            writeln!(out, "  not loaded: it has stepped back")?;
+            writeln!(out, "  not loaded: unloaded by --gate")?;
         }
         writeln!(
             out,
             "  now: tasks {} weight {:.3} groups {} (shared {}) limits {} CPU-bound {} weight {:.3}",
-            now.tasks, now.weight, now.groups, now.groups_shared, now.limits, now.hogs, now.hog_weight
+            now.tasks,
+            now.weight,
+            now.groups,
+            now.groups_shared,
+            now.limits,
+            now.cpu_bound_tasks,
+            now.cpu_bound_weight
         )?;
         for (cpu, vcpu) in &self.vcpus {
             let notes = vcpu.notes();
@@ -212,12 +218,12 @@ impl GuestStats {
                 writeln!(
                     out,
                     "  vCPU {cpu:<3} not measured yet, tasks {} weight {:.3} (CPU-bound {} weight {:.3}){notes}",
-                    vcpu.tasks, vcpu.weight, vcpu.hogs, vcpu.hog_weight
+                    vcpu.tasks, vcpu.weight, vcpu.cpu_bound_tasks, vcpu.cpu_bound_weight
                 )?;
             } else {
                 writeln!(
                     out,
-                    "  vCPU {cpu:<3} share {:5.1} %  absence {:6.2} ms  absences {} of {:.2} ms (p95 {:.2})  measured {:.0} ms ago  tasks {} weight {:.3} (CPU-bound {} weight {:.3}){notes}",
+                    "  vCPU {cpu:<3} share {:5.1} %  preempted for {:6.2} ms, {} times for {:.2} ms in all (p95 {:.2})  measured {:.0} ms ago  tasks {} weight {:.3} (CPU-bound {} weight {:.3}){notes}",
                     vcpu.share * 100.0,
                     vcpu.inactive_mean_us / 1e3,
                     vcpu.absences,
@@ -226,8 +232,8 @@ impl GuestStats {
                     vcpu.age_ms,
                     vcpu.tasks,
                     vcpu.weight,
-                    vcpu.hogs,
-                    vcpu.hog_weight
+                    vcpu.cpu_bound_tasks,
+                    vcpu.cpu_bound_weight
                 )?;
             }
         }

@@ -125,7 +125,7 @@ impl<W: Write> Writer<W> {
                 }
                 _ => Ok(()),
             },
-            intf::trace_kind_TRACE_ABSENT => {
+            intf::trace_kind_TRACE_PREEMPTED => {
                 let from = event.at_ns.saturating_sub(event.value);
                 self.slice(HOST, event.cpu, "absent", from, event.at_ns)
             }
@@ -217,7 +217,7 @@ mod tests {
             event(1_000_000, intf::trace_kind_TRACE_RUNS, 7, 0),
             event(1_500_000, intf::counter_CNT_PULLED, 7, 0),
             event(3_000_000, intf::trace_kind_TRACE_STOPS, 7, 1),
-            event(9_000_000, intf::trace_kind_TRACE_ABSENT, 0, 4_000_000),
+            event(9_000_000, intf::trace_kind_TRACE_PREEMPTED, 0, 4_000_000),
         ]);
         let of = |ph: &str| trace.iter().filter(|event| event["ph"] == ph).collect::<Vec<_>>();
         assert_eq!(of("X").len(), 2);

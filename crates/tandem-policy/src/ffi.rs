@@ -6,8 +6,8 @@ include!(concat!(env!("OUT_DIR"), "/policy.rs"));
 /// Safe wrappers. Units, ranges and sources are documented at the C functions of the same name.
 pub mod safe {
     use super::{
-        crowd, crowd_seen, forecast, harvest_view, place_view, pull_view, rhythm_length, straggler_view,
-        turn_view, vcpu_model, vcpu_phase, vcpu_pool,
+        crowd, crowd_seen, forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view,
+        straggler_view, vcpu_model, vcpu_phase, vcpu_pool,
     };
 
     macro_rules! by_value {
@@ -30,10 +30,10 @@ pub mod safe {
         v_on_join(clock: u64, lag: i64, request: u64, weight: u64) -> u64;
         clock_anchored(clock: u64, picked_v: u64, request: u64, weight: u64, base_ns: u64) -> u64;
         v_reweighted(clock: u64, v: u64, old_weight: u64, new_weight: u64, request: u64) -> u64;
-        harvest_cost_ns(cost_ns: u64, late_ns: u64) -> u64;
-        harvest_forgotten(learned: u64) -> u64;
-        harvest_learns(own_share: u32, share: u32, since_ns: u64) -> bool;
-        harvest_risk(risk: u32, failed: bool) -> u32;
+        ivh_cost_ns(cost_ns: u64, late_ns: u64) -> u64;
+        ivh_forgotten(learned: u64) -> u64;
+        ivh_learns(own_share: u32, share: u32, since_ns: u64) -> bool;
+        ivh_risk(risk: u32, failed: bool) -> u32;
         lag_after_sleep(lag: i64, progress: i64, weight: u64) -> i64;
         waits_too_long(ahead_ns: u64, queue_weight: u64, watchdog_ns: u64) -> bool;
         weight_of_cgroup(cgroup_weight: u32) -> u64;
@@ -50,22 +50,22 @@ pub mod safe {
         move_improves(weight: u64, excess: u64) -> bool;
         settles_itself(excess: u64, heavy_weight: u64) -> bool;
         matters_for_turns(weight: u64, excess: u64) -> bool;
-        owed_after_move(owed_ns: i64, pace_from: u64, pace_to: u64, weight: u64, queue_weight: u64) -> i64;
+        owed_after_move(owed_ns: i64, vtime_from: u64, vtime_to: u64, weight: u64, queue_weight: u64) -> i64;
         settled_ns(owed_ns: i64, service_ns: u64) -> i64;
-        pace_caught_up(pace: u64, furthest: u64, gives_all: bool, weight: u64) -> u64;
+        vtime_caught_up(vtime: u64, furthest: u64, gives_all: bool, weight: u64) -> u64;
         wakeup_preempts(wakee_deadline: u64, curr_deadline: u64, curr_lead: i64, curr_ran_ns: u64, curr_burst_ns: u64, base_ns: u64) -> bool;
         wake_request_ns(base_ns: u64, mean_burst_ns: u64) -> u64;
         crowded_share(share: u32, stacked_busy: u32, siblings_busy: u32) -> u32;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;
         push_gains(from: u32, to: u32) -> bool;
-        held_up(part: u32, others_idle: bool) -> u32;
+        delayed_others(part: u32, others_idle: bool) -> u32;
         holds_others_up(part: u32, banned: bool, since_ns: u64, failed: u32) -> bool;
         trials_failed(failed: u32, lasted_ns: u64) -> u32;
         booked_work(burst_ns: u64) -> u64;
-        booked_turns_ns(booked: u64) -> u64;
+        booked_slices_ns(booked: u64) -> u64;
         booked_runs_ns(booked: u64) -> u64;
-        held_up_ns(booked: u64, work_ns: u64) -> u64;
-        holds_up_ns(waits_for_ns: u64, nr_tasks: u32, work_ns: u64) -> u64;
+        delayed_others_ns(booked: u64, work_ns: u64) -> u64;
+        delays_others_ns(waits_for_ns: u64, nr_tasks: u32, work_ns: u64) -> u64;
         absence_bucket(absence_ns: u64) -> u32;
         place_drain_ns(work_ns: u64, share: u32) -> u64;
         place_work_ns(mean_burst_ns: u64, request_ns: u64, ordinary_request_ns: u64) -> u64;
@@ -122,19 +122,19 @@ pub mod safe {
         unsafe { super::phase_wants_scouts(phase) }
     }
 
-    pub fn harvest_left_in_time(early_ns: u64) -> u64 {
+    pub fn ivh_left_in_time(early_ns: u64) -> u64 {
         // SAFETY: plain numbers.
-        unsafe { super::harvest_left_in_time(early_ns) }
+        unsafe { super::ivh_left_in_time(early_ns) }
     }
 
-    pub fn harvest_caught(early_ns: u64, on: &rhythm_length) -> u64 {
+    pub fn ivh_caught(early_ns: u64, on: &rhythm_length) -> u64 {
         // SAFETY: as above; read only.
-        unsafe { super::harvest_caught(early_ns, on) }
+        unsafe { super::ivh_caught(early_ns, on) }
     }
 
-    pub fn harvest_gain_ns(view: &harvest_view) -> u64 {
+    pub fn ivh_gain_ns(view: &ivh_view) -> u64 {
         // SAFETY: as above; read only.
-        unsafe { super::harvest_gain_ns(view) }
+        unsafe { super::ivh_gain_ns(view) }
     }
 
     pub fn is_straggler(view: &straggler_view) -> bool {
@@ -213,9 +213,9 @@ pub mod safe {
         unsafe { super::place_cost_ns(view, work_ns) }
     }
 
-    pub fn takes_turn_elsewhere(view: &turn_view) -> bool {
+    pub fn rotates_away(view: &rotation_view) -> bool {
         // SAFETY: as above; read only.
-        unsafe { super::takes_turn_elsewhere(view) }
+        unsafe { super::rotates_away(view) }
     }
 
     pub fn pull_helps(view: &pull_view) -> bool {

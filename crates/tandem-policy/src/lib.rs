@@ -7,8 +7,8 @@
 mod ffi;
 
 pub use ffi::{
-    crowd, crowd_seen, forecast, harvest_view, place_view, pull_view, rhythm_length, straggler_view,
-    turn_view, vcpu_model, vcpu_phase, vcpu_pool,
+    crowd, crowd_seen, forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view,
+    straggler_view, vcpu_model, vcpu_phase, vcpu_pool,
 };
 
 /// Fixed point of shares: 1024 is one whole pCPU.
@@ -47,8 +47,8 @@ pub mod quota {
 /// Load balance, for fairness across CPUs (`policy/balance.h`).
 pub mod balance {
     pub use crate::ffi::safe::{
-        excess_weight, load_of, matters_for_turns, move_improves, owed_after_move, pace_caught_up,
-        settled_ns, settles_itself, takes_turn_elsewhere,
+        excess_weight, load_of, matters_for_turns, move_improves, owed_after_move, rotates_away, settled_ns,
+        settles_itself, vtime_caught_up,
     };
 }
 
@@ -71,7 +71,9 @@ pub mod place {
 
 /// Work queued on a CPU (`policy/work.h`).
 pub mod work {
-    pub use crate::ffi::safe::{booked_runs_ns, booked_turns_ns, booked_work, held_up_ns, holds_up_ns};
+    pub use crate::ffi::safe::{
+        booked_runs_ns, booked_slices_ns, booked_work, delayed_others_ns, delays_others_ns,
+    };
 }
 
 /// When a vCPU will be preempted, and when it will be scheduled in again (`policy/guest/phase.h`).
@@ -81,18 +83,17 @@ pub mod phase {
     };
 }
 
-/// Proactive migration: leaving a vCPU before it is preempted (`policy/guest/harvest.h`).
-pub mod harvest {
+/// Proactive migration: leaving a vCPU before it is preempted (`policy/guest/ivh.h`).
+pub mod ivh {
     pub use crate::ffi::safe::{
-        harvest_caught, harvest_cost_ns, harvest_forgotten, harvest_gain_ns, harvest_learns,
-        harvest_left_in_time, harvest_risk,
+        ivh_caught, ivh_cost_ns, ivh_forgotten, ivh_gain_ns, ivh_learns, ivh_left_in_time, ivh_risk,
     };
 }
 
 /// vCPUs that are better left without work (`policy/guest/rwc.h`).
 pub mod rwc {
     pub use crate::ffi::safe::{
-        held_up, holds_others_up, is_straggler, takes_best_effort, takes_normal, trials_failed,
+        delayed_others, holds_others_up, is_straggler, takes_best_effort, takes_normal, trials_failed,
     };
 
     /// SCHED_IDLE tasks only.

@@ -3,7 +3,7 @@
 #![allow(missing_docs)]
 
 use proptest::prelude::*;
-use tandem_policy::{harvest::*, harvest_view, phase::*, rhythm_length, rwc::*, straggler_view, vcpu_phase};
+use tandem_policy::{ivh::*, ivh_view, phase::*, rhythm_length, rwc::*, straggler_view, vcpu_phase};
 
 const MS: u64 = 1_000_000;
 const TICK: u64 = 4 * MS;
@@ -69,7 +69,7 @@ fn an_even_host_is_foreseen_within_a_tenth_of_a_millisecond() {
             assert!(f.known && f.active_for_ns.abs_diff((on - 1) * MS) < MS / 10, "{on}/{off}: {f:?}");
             let f = phase_forecast(&phase, back + (on + 1) * MS);
             assert!(f.known && f.active_for_ns == 0, "{on}/{off}: {f:?}");
-            assert!(f.absent_for_ns.abs_diff((off - 1) * MS) < MS / 10, "{on}/{off}: {f:?}");
+            assert!(f.preempted_for_ns.abs_diff((off - 1) * MS) < MS / 10, "{on}/{off}: {f:?}");
         }
     }
 }
@@ -206,7 +206,7 @@ fn a_host_without_a_clock_is_foreseen_from_its_last_return() {
 
 #[test]
 fn a_task_leaves_only_where_it_gains() {
-    let view = |left, away, wait, stay| harvest_view {
+    let view = |left, away, wait, stay| ivh_view {
         left_ns: left,
         away_ns: away,
         margin_ns: MS / 2,
@@ -218,18 +218,18 @@ fn a_task_leaves_only_where_it_gains() {
         taken: false,
     };
     // Out of phase: the other vCPU is scheduled in when the own one is preempted.
-    assert!(harvest_gain_ns(&view(MS / 2, 8 * MS, MS / 2, 8 * MS)) > 6 * MS);
+    assert!(ivh_gain_ns(&view(MS / 2, 8 * MS, MS / 2, 8 * MS)) > 6 * MS);
     // The other vCPU is scheduled in no sooner than the own one.
-    assert_eq!(harvest_gain_ns(&view(MS / 2, 8 * MS, 8 * MS, 8 * MS)), 0);
+    assert_eq!(ivh_gain_ns(&view(MS / 2, 8 * MS, 8 * MS, 8 * MS)), 0);
     // The other vCPU is preempted at once, too.
-    assert_eq!(harvest_gain_ns(&view(MS / 2, 8 * MS, 0, MS / 2)), 0);
+    assert_eq!(ivh_gain_ns(&view(MS / 2, 8 * MS, 0, MS / 2)), 0);
     // A preemption interval as short as a migration takes.
-    assert_eq!(harvest_gain_ns(&view(MS / 2, MS / 2, 0, 8 * MS)), 0);
+    assert_eq!(ivh_gain_ns(&view(MS / 2, MS / 2, 0, 8 * MS)), 0);
 }
 
 #[test]
 fn moves_that_cost_half_of_every_active_period_are_not_made() {
-    let out_of_phase = |period, margin, cost| harvest_view {
+    let out_of_phase = |period, margin, cost| ivh_view {
         left_ns: period,
         away_ns: period,
         margin_ns: margin,
@@ -242,26 +242,22 @@ fn moves_that_cost_half_of_every_active_period_are_not_made() {
     };
     // Staying serves for one of two periods; migrating for both, less margin and cost. Those are not
     // all: migrations are work.
-    assert!(harvest_gain_ns(&out_of_phase(10 * MS, 2 * MS, MS)) > 0);
-    assert_eq!(harvest_gain_ns(&out_of_phase(6 * MS - 1, 2 * MS, MS)), 0);
+    assert!(ivh_gain_ns(&out_of_phase(10 * MS, 2 * MS, MS)) > 0);
+    assert_eq!(ivh_gain_ns(&out_of_phase(6 * MS - 1, 2 * MS, MS)), 0);
     // Work queued at the target is not part of that.
-    let queued = harvest_view { queue_ns: MS, ..out_of_phase(10 * MS, 2 * MS, MS) };
-    assert!((1..harvest_gain_ns(&out_of_phase(10 * MS, 2 * MS, MS))).contains(&harvest_gain_ns(&queued)));
-    assert_eq!(harvest_gain_ns(&out_of_phase(4 * MS, 2 * MS, MS)), 0);
-    assert!(harvest_gain_ns(&out_of_phase(4 * MS, MS / 4, MS / 100)) > 0);
+    let queued = ivh_view { queue_ns: MS, ..out_of_phase(10 * MS, 2 * MS, MS) };
+    assert!((1..ivh_gain_ns(&out_of_phase(10 * MS, 2 * MS, MS))).contains(&ivh_gain_ns(&queued)));
+    assert_eq!(ivh_gain_ns(&out_of_phase(4 * MS, 2 * MS, MS)), 0);
+    assert!(ivh_gain_ns(&out_of_phase(4 * MS, MS / 4, MS / 100)) > 0);
     // A target that is never preempted need not be left again.
-    let whole = harvest_view { wait_ns: 0, stay_ns: u64::MAX / 2, ..out_of_phase(4 * MS, 2 * MS, MS) };
-    assert!(harvest_gain_ns(&whole) > 0);
-    assert_eq!(
-        harvest_gain_ns(&harvest_view { taken: true, ..whole }),
-        0,
-        "it is taken, too, nobody knows when"
-    );
+    let whole = ivh_view { wait_ns: 0, stay_ns: u64::MAX / 2, ..out_of_phase(4 * MS, 2 * MS, MS) };
+    assert!(ivh_gain_ns(&whole) > 0);
+    assert_eq!(ivh_gain_ns(&ivh_view { taken: true, ..whole }), 0, "it is taken, too, nobody knows when");
 }
 
 #[test]
 fn moves_that_fail_too_often_are_not_made_until_that_is_forgotten() {
-    let view = |risk| harvest_view {
+    let view = |risk| ivh_view {
         left_ns: 8 * MS,
         away_ns: 8 * MS,
         margin_ns: MS,
@@ -275,36 +271,36 @@ fn moves_that_fail_too_often_are_not_made_until_that_is_forgotten() {
     let mut risk = 0;
     // One failure in twenty is bearable, one in two is not.
     for i in 0..400 {
-        risk = harvest_risk(risk, i % 20 == 0);
+        risk = ivh_risk(risk, i % 20 == 0);
     }
-    assert!(harvest_gain_ns(&view(risk)) > 2 * MS, "{risk}");
+    assert!(ivh_gain_ns(&view(risk)) > 2 * MS, "{risk}");
     for i in 0..400 {
-        risk = harvest_risk(risk, i % 2 == 0);
+        risk = ivh_risk(risk, i % 2 == 0);
     }
-    assert_eq!(harvest_gain_ns(&view(risk)), 0, "{risk}");
+    assert_eq!(ivh_gain_ns(&view(risk)), 0, "{risk}");
     for _ in 0..500 {
-        risk = harvest_forgotten(u64::from(risk)) as u32;
+        risk = ivh_forgotten(u64::from(risk)) as u32;
     }
-    assert!(harvest_gain_ns(&view(risk)) > 2 * MS, "{risk}");
+    assert!(ivh_gain_ns(&view(risk)) > 2 * MS, "{risk}");
 }
 
 #[test]
 fn what_a_move_costs_is_learned_and_forgotten() {
     let mut cost = 0;
     for _ in 0..80 {
-        cost = harvest_cost_ns(cost, MS);
+        cost = ivh_cost_ns(cost, MS);
     }
     assert!(cost.abs_diff(MS) < MS / 20, "{cost}");
     // One in ten that comes a whole period late raises the cost of all by as much as it costs.
     for i in 0..200 {
-        cost = harvest_cost_ns(cost, if i % 10 == 0 { 17 * MS } else { MS });
+        cost = ivh_cost_ns(cost, if i % 10 == 0 { 17 * MS } else { MS });
     }
     assert!((2 * MS..3 * MS + MS / 2).contains(&cost), "{cost}");
     // Called two or three times in every active period.
-    let later = (0..177).fold(cost, |cost, _| harvest_forgotten(cost));
+    let later = (0..177).fold(cost, |cost, _| ivh_forgotten(cost));
     assert!(later.abs_diff(cost / 2) < cost / 25, "{later}");
     for _ in 0..80 {
-        cost = harvest_cost_ns(cost, MS / 100);
+        cost = ivh_cost_ns(cost, MS / 100);
     }
     assert!(cost < MS / 10, "{cost}");
 }
@@ -314,12 +310,12 @@ fn only_who_left_too_late_leaves_earlier() {
     let on = rhythm_length { mean_ns: 8 * MS, dev_ns: 0, score: 8 };
     let mut early = 0;
     for _ in 0..100 {
-        early = harvest_caught(early, &on);
+        early = ivh_caught(early, &on);
     }
     assert_eq!(early, MS);
-    assert_eq!(harvest_caught(MS / 2, &rhythm_length { mean_ns: 2 * MS, ..on }), MS / 2);
+    assert_eq!(ivh_caught(MS / 2, &rhythm_length { mean_ns: 2 * MS, ..on }), MS / 2);
     for _ in 0..100 {
-        early = harvest_left_in_time(early);
+        early = ivh_left_in_time(early);
     }
     assert_eq!(early, 0);
 }
@@ -327,19 +323,19 @@ fn only_who_left_too_late_leaves_earlier() {
 #[test]
 fn one_caught_leaving_is_made_good_for_by_sixteen_that_left_in_time() {
     let on = rhythm_length { mean_ns: 8 * MS, dev_ns: 0, score: 8 };
-    let once = harvest_caught(0, &on);
-    let after = |n: usize| (0..n).fold(once, |early, _| harvest_left_in_time(early));
+    let once = ivh_caught(0, &on);
+    let after = |n: usize| (0..n).fold(once, |early, _| ivh_left_in_time(early));
     assert!(once > 0 && after(15) > 0);
     assert_eq!(after(16), 0);
 }
 
 #[test]
 fn a_rhythm_is_learned_only_where_the_share_is_no_worse_and_not_again_and_again() {
-    assert!(harvest_learns(512, 512, 10_000 * MS));
-    assert!(harvest_learns(512, 470, 10_000 * MS), "shares are measured");
-    assert!(!harvest_learns(512, 300, 10_000 * MS));
-    assert!(harvest_learns(300, 512, 10_000 * MS));
-    assert!(!harvest_learns(512, 512, 1_000 * MS));
+    assert!(ivh_learns(512, 512, 10_000 * MS));
+    assert!(ivh_learns(512, 470, 10_000 * MS), "shares are measured");
+    assert!(!ivh_learns(512, 300, 10_000 * MS));
+    assert!(ivh_learns(300, 512, 10_000 * MS));
+    assert!(!ivh_learns(512, 512, 1_000 * MS));
 }
 
 proptest! {
@@ -349,10 +345,10 @@ proptest! {
         wait in 0u64..300_000_000, stay in any::<u64>(), cost in 0u64..4_000_000, queue in 0u64..4_000_000,
         risk in 0u32..=1024, taken in any::<bool>(),
     ) {
-        let view = harvest_view {
+        let view = ivh_view {
             left_ns: left, away_ns: away, margin_ns: margin, wait_ns: wait, stay_ns: stay, cost_ns: cost, queue_ns: queue, risk, taken,
         };
-        prop_assert!(harvest_gain_ns(&view) <= away);
+        prop_assert!(ivh_gain_ns(&view) <= away);
     }
 
     #[test]
@@ -371,8 +367,8 @@ proptest! {
             }
             let f = phase_forecast(&phase, now + ahead);
             if f.known {
-                prop_assert!((f.active_for_ns == 0) != (f.absent_for_ns == 0), "{f:?}");
-                prop_assert!(f.active_for_ns <= 400_000_000 && f.absent_for_ns <= 400_000_000, "{f:?}");
+                prop_assert!((f.active_for_ns == 0) != (f.preempted_for_ns == 0), "{f:?}");
+                prop_assert!(f.active_for_ns <= 400_000_000 && f.preempted_for_ns <= 400_000_000, "{f:?}");
             }
         }
     }
@@ -423,7 +419,7 @@ fn a_straggler_is_banned_with_hysteresis_and_only_while_it_is_known() {
 fn a_straggler_whose_work_nobody_waits_for_may_do_it() {
     const LATER: u64 = 5_000 * MS;
     let after = |part: u32, looks: u32, idle: &dyn Fn(u32) -> bool| {
-        (0..looks).fold(part, |part, i| held_up(part, idle(i)))
+        (0..looks).fold(part, |part, i| delayed_others(part, idle(i)))
     };
     let banned = |part| holds_others_up(part, true, LATER, 0);
     let in_use = |part| holds_others_up(part, false, LATER, 0);

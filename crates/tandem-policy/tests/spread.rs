@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use tandem_policy::balance::*;
 use tandem_policy::eevdf::*;
-use tandem_policy::{turn_view, UNIT};
+use tandem_policy::{rotation_view, UNIT};
 
 const TURN_NS: u64 = 3_000_000;
 const BALANCE_NS: u64 = 32_000_000;
@@ -23,7 +23,7 @@ struct Task {
 #[derive(Default, Clone)]
 struct Cpu {
     clock: u64,
-    pace: u64,
+    vtime: u64,
     now: u64,
     balanced_at: u64,
     /// Request for a task: (CPU that asks, by how much this one is heavier, by how much it is behind).
@@ -47,7 +47,7 @@ impl Machine {
         let start = |(i, &weight)| Task { weight, cpu: i % cpus, v: 1 << 50, owed: 0, service: 0 };
         // Not in step with each other.
         let cpu =
-            |i: u64| Cpu { clock: 1 << 50, pace: 1 << 50, balanced_at: i * 7_000_000, ..Cpu::default() };
+            |i: u64| Cpu { clock: 1 << 50, vtime: 1 << 50, balanced_at: i * 7_000_000, ..Cpu::default() };
         Self {
             cpus: (0..cpus as u64).map(cpu).collect(),
             tasks: tasks.map(start).collect(),
@@ -69,7 +69,8 @@ impl Machine {
         let there = self.weight(to) + self.tasks[i].weight;
         let task = &mut self.tasks[i];
         let lag = lag_of(self.cpus[from].clock, task.v, task.weight, TURN_NS);
-        task.owed = owed_after_move(task.owed, self.cpus[from].pace, self.cpus[to].pace, task.weight, there);
+        task.owed =
+            owed_after_move(task.owed, self.cpus[from].vtime, self.cpus[to].vtime, task.weight, there);
         task.cpu = to;
         self.cpus[to].asked = None;
         self.cpus[from].asked = None;
@@ -81,22 +82,23 @@ impl Machine {
     /// The balance scan of a busy CPU.
     fn balance(&mut self, cpu: usize) {
         let own = self.weight(cpu);
-        let furthest = (0..self.cpus.len()).max_by_key(|&i| self.cpus[i].pace).unwrap_or(cpu);
+        let furthest = (0..self.cpus.len()).max_by_key(|&i| self.cpus[i].vtime).unwrap_or(cpu);
         // A CPU with a single heavier task is no measure: the task cannot use more than that CPU.
         let measure: Vec<u64> = (0..self.cpus.len())
             .filter(|&i| i != cpu && (self.crowd(i) > 1 || self.weight(i) <= own))
             .map(|i| self.weight(i))
             .collect();
         let gives_all = self.crowd(cpu) == 1 && own * measure.len() as u64 >= measure.iter().sum();
-        self.cpus[cpu].pace = pace_caught_up(self.cpus[cpu].pace, self.cpus[furthest].pace, gives_all, own);
+        self.cpus[cpu].vtime =
+            vtime_caught_up(self.cpus[cpu].vtime, self.cpus[furthest].vtime, gives_all, own);
         let heavier: Vec<(usize, u64)> = (0..self.cpus.len())
             .filter(|&i| i != cpu && self.crowd(i) > 1)
             .map(|i| (i, excess_weight(self.weight(i), WHOLE, own, WHOLE)))
             .filter(|(_, excess)| *excess > 0)
             .collect();
-        let slowest = heavier.iter().copied().min_by_key(|(i, _)| self.cpus[*i].pace);
+        let slowest = heavier.iter().copied().min_by_key(|(i, _)| self.cpus[*i].vtime);
         if let Some((from, excess)) = slowest.filter(|_| !gives_all) {
-            let ahead = self.cpus[cpu].pace.saturating_sub(self.cpus[from].pace);
+            let ahead = self.cpus[cpu].vtime.saturating_sub(self.cpus[from].vtime);
             let waits = ahead == 0 && settles_itself(excess, self.weight(from));
             if !waits && self.cpus[from].asked.is_none_or(|(other, _, behind)| other == cpu || ahead > behind)
             {
@@ -112,7 +114,7 @@ impl Machine {
         }
         let mut excess = excess.min(seen.map_or(0, |(_, excess)| excess));
         for i in 0..self.tasks.len() {
-            let (weight, behind) = (self.tasks[i].weight, self.cpus[cpu].pace < self.cpus[from].pace);
+            let (weight, behind) = (self.tasks[i].weight, self.cpus[cpu].vtime < self.cpus[from].vtime);
             let wanted =
                 move_improves(weight, excess) && !(behind && settles_itself(excess, self.weight(from)));
             if self.tasks[i].cpu == from && wanted && self.crowd(from) > 1 {
@@ -139,7 +141,7 @@ impl Machine {
         task.service += TURN_NS;
         task.v += virtual_ns(charged, task.weight);
         own.clock += virtual_ns(charged, total);
-        own.pace += virtual_ns(charged, total);
+        own.vtime += virtual_ns(charged, total);
         own.now += TURN_NS;
         if own.now.saturating_sub(own.balanced_at) >= BALANCE_NS {
             own.balanced_at = own.now;
@@ -150,7 +152,7 @@ impl Machine {
         let last = std::mem::replace(&mut own.last, (self.tasks[i].weight, self.tasks[i].owed));
         if let Some((to, excess, behind)) = own.asked {
             let weight = self.tasks[i].weight;
-            let view = turn_view {
+            let view = rotation_view {
                 weight,
                 owed_ns: self.tasks[i].owed,
                 last_weight: last.0,
@@ -164,7 +166,7 @@ impl Machine {
             if matters_for_turns(weight, excess) {
                 own.lightest[0] = own.lightest[0].min(weight);
             }
-            if move_improves(weight, excess) || (self.rotate && takes_turn_elsewhere(&view)) {
+            if move_improves(weight, excess) || (self.rotate && rotates_away(&view)) {
                 own.asked = None;
                 if self.tasks[i].cpu == cpu && self.crowd(cpu) > 1 {
                     self.move_task(i, to);

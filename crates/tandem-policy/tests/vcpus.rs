@@ -346,13 +346,13 @@ fn a_few_late_wake_ups_are_no_news() {
 fn several_absences_between_two_looks_are_as_many() {
     let mut model = vcpu_model::default();
     vcap_busy(&mut model, 8 * MS, 8 * MS, 6 * MS, 3);
-    assert_eq!((model.absent_ns, model.inactive_events, model.inactive_mean_ns), (6 * MS, 3, 2 * MS));
+    assert_eq!((model.preempted_ns, model.inactive_events, model.inactive_mean_ns), (6 * MS, 3, 2 * MS));
     assert_eq!(model.absences[absence_bucket(2 * MS) as usize], 3);
     // Without a count: one interval. Exits of the host: none.
     vcap_busy(&mut model, 16 * MS, 8 * MS, 6 * MS, 0);
-    assert_eq!((model.absent_ns, model.inactive_events), (12 * MS, 4));
+    assert_eq!((model.preempted_ns, model.inactive_events), (12 * MS, 4));
     vcap_busy(&mut model, 24 * MS, 8 * MS, 90_000, 5);
-    assert_eq!((model.absent_ns, model.inactive_events), (12 * MS, 4));
+    assert_eq!((model.preempted_ns, model.inactive_events), (12 * MS, 4));
 }
 
 #[test]
@@ -405,20 +405,20 @@ fn those_who_are_there_already_count_too() {
     assert!(place_cost_ns(&alone_counts, 12 * MS) < place_cost_ns(&idle, 12 * MS), "the control must differ");
     // Short work is done soonest beside the long task, and hardly delays it.
     assert!(place_cost_ns(&there(32 * MS), MS / 2) < place_cost_ns(&idle, MS / 2));
-    assert_eq!(holds_up_ns(4 * MS, 1, MS / 2), MS / 2);
-    assert_eq!(holds_up_ns(4 * MS, 3, 12 * MS), 4 * MS, "not for longer than they would run");
-    assert_eq!(holds_up_ns(u64::MAX, u32::MAX, u64::MAX), 32 * MS * u64::from(u32::MAX));
-    assert_eq!((holds_up_ns(0, 1, MS), holds_up_ns(MS, 0, MS)), (0, 0));
+    assert_eq!(delays_others_ns(4 * MS, 1, MS / 2), MS / 2);
+    assert_eq!(delays_others_ns(4 * MS, 3, 12 * MS), 4 * MS, "not for longer than they would run");
+    assert_eq!(delays_others_ns(u64::MAX, u32::MAX, u64::MAX), 32 * MS * u64::from(u32::MAX));
+    assert_eq!((delays_others_ns(0, 1, MS), delays_others_ns(MS, 0, MS)), (0, 0));
 }
 
 #[test]
 fn what_is_foreseen_replaces_the_chances() {
     let weak = view(512, true, 0, 8);
-    let there = place_view { foreseen: true, active_for_ns: 6 * MS, active_mean_ns: 8 * MS, ..weak };
+    let there = place_view { predicted: true, active_for_ns: 6 * MS, active_mean_ns: 8 * MS, ..weak };
     let away = place_view {
-        foreseen: true,
+        predicted: true,
         active_for_ns: 0,
-        absent_for_ns: 7 * MS,
+        preempted_for_ns: 7 * MS,
         active_mean_ns: 8 * MS,
         ..weak
     };
@@ -445,13 +445,16 @@ fn a_short_task_prefers_a_busy_strong_vcpu_to_an_idle_weak_one() {
 fn long_work_waits_for_more_than_a_turn_of_those_before_it() {
     let (short, long) = (booked_work(MS / 2), booked_work(12 * MS));
     // A task that needs less than a slice waits for one slice of each.
-    assert_eq!((held_up_ns(short, MS), held_up_ns(3 * long, MS)), (MS / 2, 12 * MS));
+    assert_eq!((delayed_others_ns(short, MS), delayed_others_ns(3 * long, MS)), (MS / 2, 12 * MS));
     // Of equal tasks each gets its part; shorter ones, and much longer ones, take no more than both need.
-    assert_eq!(held_up_ns(3 * long, 12 * MS), 36 * MS);
-    assert_eq!((held_up_ns(short, 12 * MS), held_up_ns(booked_work(32 * MS), 8 * MS)), (MS / 2, 8 * MS));
+    assert_eq!(delayed_others_ns(3 * long, 12 * MS), 36 * MS);
+    assert_eq!(
+        (delayed_others_ns(short, 12 * MS), delayed_others_ns(booked_work(32 * MS), 8 * MS)),
+        (MS / 2, 8 * MS)
+    );
     // One word holds many tasks: what a task adds it subtracts again.
     let many = 10_000 * booked_work(u64::MAX);
-    assert_eq!(held_up_ns(many, u64::MAX), 320_000 * MS);
+    assert_eq!(delayed_others_ns(many, u64::MAX), 320_000 * MS);
     assert_eq!(many - 9_999 * booked_work(u64::MAX), booked_work(u64::MAX));
     assert!(booked_work(u64::MAX) < 1 << 47);
 }
@@ -482,7 +485,7 @@ fn who_is_woken_by_an_interrupt_need_not_wait_for_its_vcpu_this_time() {
 #[test]
 fn a_vcpu_that_has_just_come_back_is_better_than_one_that_is_about_to_go() {
     // 8 ms running, 8 ms preempted.
-    let after = |ms: u64| place_view { there_for_ns: ms * MS + 1, ..view(512, false, 0, 8) };
+    let after = |ms: u64| place_view { on_cpu_for_ns: ms * MS + 1, ..view(512, false, 0, 8) };
     let costs = [0, 2, 4, 6, 8, 80].map(|ms| place_cost_ns(&after(ms), MS));
     assert!(costs.is_sorted() && costs[0] < costs[2], "{costs:?}");
     // At first as by share, and never more than twice what preemptions cost then.

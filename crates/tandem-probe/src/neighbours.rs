@@ -82,11 +82,11 @@ impl Neighbours {
 impl fmt::Display for Neighbours {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::None => "nobody takes the vCPUs away",
+            Self::None => "nothing preempts the vCPUs",
             Self::Fair => "the host shares fairly: whether a vCPU that is woken is served at once depends on who has slept",
-            Self::Quota => "a quota: all vCPUs are absent at once, at even times",
-            Self::Regular => "somebody takes the vCPUs at even times, whatever this guest does, as a real-time program does",
-            Self::Irregular => "somebody takes the vCPUs at times that cannot be foreseen, whatever this guest does",
+            Self::Quota => "a quota: all vCPUs are throttled at once, at regular times",
+            Self::Regular => "a neighbour preempts the vCPUs at regular times, whatever this guest does, as a real-time program does",
+            Self::Irregular => "a neighbour preempts the vCPUs at unpredictable times, whatever this guest does",
         })
     }
 }

@@ -254,7 +254,7 @@ mod tests {
         let in_turn = [turns(0, 0, 8, 8), turns(1, 8, 8, 8)];
         let (found, words) = of(&in_turn, 0.5);
         assert_eq!(found, Some(Neighbours::Regular));
-        assert!(words.contains("at even times, whatever this guest does"), "{words}");
+        assert!(words.contains("at regular times, whatever this guest does"), "{words}");
         assert_eq!(of(&in_turn, 0.0).0, Some(Neighbours::Fair));
         let limited = [turns(0, 0, 25, 75), turns(1, 0, 25, 75)];
         assert_eq!(of(&limited, 0.25).0, Some(Neighbours::Quota));

@@ -72,7 +72,7 @@ impl Default for Techniques {
     }
 }
 
-/// Proactive migration of a running task (`enum harvest_mode` in `native/guest.c`).
+/// Proactive migration of a running task (`enum ivh_mode` in `native/guest.c`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ivh {

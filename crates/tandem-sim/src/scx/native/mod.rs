@@ -20,7 +20,7 @@ use std::ptr;
 use tandem_bpf::native::{Side, GUEST};
 
 /// Maps that the daemon sizes to the number of CPUs.
-const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers", "harvest_timers"];
+const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers", "ivh_timers"];
 
 /// Map of the timer that recomputes group weights.
 const REFRESH_TIMER: &str = "refresh_timer";
