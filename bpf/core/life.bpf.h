@@ -31,8 +31,11 @@ void BPF_STRUCT_OPS(core_quiescent, struct task_struct *p, u64 deq_flags)
 		return;
 	group_quiescent(t);
 	admission_done(t);
-	if (!t->stake)
+	if (!t->stake) {
+		/* Another CPU may have moved it in vain, and have taken its stake off; its extras were booked since. */
+		give_back_extras(t);
 		return;
+	}
 	leave(t, k_now());
 	/* After a sleep a new request begins. */
 	t->used_ns = 0;
@@ -105,11 +108,11 @@ void BPF_STRUCT_OPS(core_disable, struct task_struct *p)
 	if (!t)
 		return;
 	group_quiescent(t);
-	admission_done(t);
 	side_task_ends(p, t);
-	/* A full barrier: a CPU that queues the task now sees `ended`, or leave() below sees its stake. */
+	/* A full barrier: a CPU that queues or unthrottles the task now sees `ended`, or what it has set is seen below. */
 	__sync_lock_test_and_set(&t->ended, 1);
 	leave(t, k_now());
+	admission_done(t);
 	/* What a lost race may have left. */
 	give_back_extras(t);
 }

@@ -101,6 +101,9 @@ static __always_inline void admit(struct task_state *t, u32 limit)
 	__sync_fetch_and_add(&g->admitted, 1);
 	if (__sync_val_compare_and_swap(&t->admitted, 0, limit))
 		__sync_fetch_and_sub(&g->admitted, 1);
+	/* core_disable() has looked before it was set, and readmitted() does not find a task that has ended. */
+	if (t->ended)
+		admission_done(t);
 }
 
 static __always_inline void wake_throttled(u32 limit, u64 now)

@@ -146,6 +146,12 @@ void sim_set_exiting(struct task_struct *p)
 	p->flags |= K_PF_EXITING;
 }
 
+/* The number of CPUs that the task's affinity allows has changed; the mask itself is shared. */
+void sim_set_nr_cpus_allowed(struct task_struct *p, s32 nr_cpus)
+{
+	p->nr_cpus_allowed = nr_cpus;
+}
+
 /* A vCPU's paravirtual page. */
 u64 sim_page_size(void)
 {

@@ -112,14 +112,15 @@ u64 sim_counter(const char *name)
 	return sum;
 }
 
-/* The sums of a CPU: with no task runnable all of them must be 0. */
+/* Which sums of a CPU are not 0, a bit set; with no task runnable all of them must be. */
 u64 sim_left(u32 cpu)
 {
 	struct cpu_state *c = cpu_state(cpu);
 
 	if (!c)
 		return 0;
-	return c->weight[0] | c->weight[1] | c->queued_work | c->cpu_bound_weight | c->tasks[0] | c->tasks[1] | c->cpu_bound_tasks;
+	return (c->weight[0] || c->weight[1]) << 0 | (c->tasks[0] || c->tasks[1]) << 1 | !!c->queued_work << 2 |
+	       !!c->cpu_bound_weight << 3 | !!c->cpu_bound_tasks << 4;
 }
 
 /* The same for a group: tasks that it counts as running or as admitted, and its load. */

@@ -10,6 +10,7 @@ use crate::queue::Ns;
 use crate::random::Stream;
 use crate::scx::explore::{policy, run, Actor, Course, Part, Ran, Switch};
 use crate::scx::{NewTask, Policy, Settings};
+use std::ffi::CStr;
 
 const MS: Ns = 1_000_000;
 
@@ -39,6 +40,8 @@ pub struct Scenario {
     members: &'static [Member],
     prepare: fn(&Actor<'_>),
     parts: &'static [fn(&Actor<'_>)],
+    /// Counters that move while the actors are at it, in some run: what the scenario is about takes place.
+    moves: &'static [&'static CStr],
     check: fn(&mut Policy) -> Result<(), String>,
 }
 
@@ -69,7 +72,13 @@ fn hogs_wait(actor: &Actor<'_>) {
     for task in 2..5 {
         actor.set_allowed(0, task, &[true, true]);
     }
-    actor.pass(33 * MS);
+    // CPU 1's request for a task lapses. They count as CPU-bound again only once they have run for long.
+    actor.pass(200 * MS);
+    for _ in 0..12 {
+        actor.pass(12 * MS);
+        actor.tick(0);
+        actor.schedule(0);
+    }
     actor.tick(1);
     actor.pass(33 * MS);
 }
@@ -95,6 +104,7 @@ pub const SCENARIOS: &[Scenario] = &[
             },
             |actor| actor.sleep(1),
         ],
+        moves: &[c"pulled"],
         check: nothing_more,
     },
     Scenario {
@@ -108,6 +118,7 @@ pub const SCENARIOS: &[Scenario] = &[
             |actor| actor.sleep(1),
             |actor| actor.schedule(2),
         ],
+        moves: &[c"pulled"],
         check: nothing_more,
     },
     Scenario {
@@ -117,6 +128,7 @@ pub const SCENARIOS: &[Scenario] = &[
         members: &[FREE; 4],
         prepare: two_run,
         parts: &[|actor| actor.end(0, 2), |actor| actor.sleep(1), |actor| actor.schedule(0)],
+        moves: &[c"pulled"],
         check: nothing_more,
     },
     Scenario {
@@ -141,6 +153,7 @@ pub const SCENARIOS: &[Scenario] = &[
                 actor.sleep(0);
             },
         ],
+        moves: &[c"lb_pulled"],
         check: nothing_more,
     },
     Scenario {
@@ -166,6 +179,7 @@ pub const SCENARIOS: &[Scenario] = &[
                 }
             },
         ],
+        moves: &[c"lb_pulled"],
         check: nothing_more,
     },
     Scenario {
@@ -191,6 +205,17 @@ pub const SCENARIOS: &[Scenario] = &[
                 }
             },
         ],
+        moves: &[c"lb_pulled"],
+        check: nothing_more,
+    },
+    Scenario {
+        name: "a CPU goes offline while tasks are queued there and pulled",
+        cpus: 3,
+        groups: &[],
+        members: &[FREE; 5],
+        prepare: two_run,
+        parts: &[|actor| actor.offline(2, 0), |actor| actor.sleep(1), |actor| actor.schedule(2)],
+        moves: &[c"orphans"],
         check: nothing_more,
     },
     Scenario {
@@ -209,8 +234,13 @@ pub const SCENARIOS: &[Scenario] = &[
                 actor.pass(9 * MS);
                 actor.fire_due();
                 actor.wake(2, 2);
+                // What was overrun is paid in the first period.
+                actor.pass(12 * MS);
+                actor.fire_due();
+                actor.schedule(0);
             },
         ],
+        moves: &[c"throttled", c"unthrottled"],
         check: nothing_more,
     },
     Scenario {
@@ -227,11 +257,16 @@ pub const SCENARIOS: &[Scenario] = &[
         parts: &[
             |actor| actor.end(0, 1),
             |actor| {
-                actor.pass(9 * MS);
-                actor.fire_due();
+                for _ in 0..3 {
+                    actor.pass(9 * MS);
+                    actor.fire_due();
+                }
+                actor.schedule(0);
+                actor.schedule(1);
             },
             |actor| actor.wake(1, 2),
         ],
+        moves: &[c"unthrottled"],
         check: nothing_more,
     },
     Scenario {
@@ -252,6 +287,7 @@ pub const SCENARIOS: &[Scenario] = &[
             |actor| actor.with(|policy| policy.set_bandwidth(0, 1, Some((5_000, 10_000)))),
             |actor| actor.wake(2, 2),
         ],
+        moves: &[c"direct"],
         check: |policy| match policy.limit_of(2) {
             1 => Ok(()),
             other => Err(format!("the quota of group 1 is lost: group {other} limits what is below it")),
@@ -270,7 +306,10 @@ pub const SCENARIOS: &[Scenario] = &[
                 actor.wake(task, task);
                 actor.schedule(task);
             }
-            actor.pass(2 * MS);
+            // The timer was armed when the quotas were set.
+            actor.pass(MS);
+            actor.fire_due();
+            actor.pass(MS);
         },
         parts: &[
             |actor| {
@@ -282,6 +321,7 @@ pub const SCENARIOS: &[Scenario] = &[
                 actor.schedule(1);
             },
         ],
+        moves: &[c"throttled"],
         check: nothing_more,
     },
     Scenario {
@@ -314,6 +354,7 @@ pub const SCENARIOS: &[Scenario] = &[
             |actor| actor.wake(1, 4),
             |actor| actor.sleep(1),
         ],
+        moves: &[c"due"],
         check: nothing_more,
     },
 ];
@@ -323,6 +364,8 @@ pub const SCENARIOS: &[Scenario] = &[
 pub struct Explored {
     /// Number of runs.
     pub runs: u64,
+    /// For each of the scenario's counters: did it move?
+    pub moved: Vec<bool>,
     /// The course (interleaving) that failed, and how; none: no failure was found.
     pub failure: Option<(Course, String)>,
 }
@@ -364,10 +407,16 @@ impl Scenario {
             .map(|part| -> Part<'_> { Box::new(move |actor: &Actor<'_>| part(actor)) })
             .collect();
         let (cpus, groups) = (self.cpus, self.groups.len());
-        Ok(run(&mut policy, self.prepare, parts, course, |actor| {
+        Ok(run(&mut policy, self.prepare, parts, course, self.moves, |actor| {
             actor.with(|policy| {
-                if let Some(cpu) = (0..cpus).find(|cpu| policy.left(*cpu)) {
-                    return Err(format!("tasks that sleep are left in the sums of CPU {cpu}"));
+                for cpu in 0..cpus {
+                    let left = policy.left(cpu);
+                    if !left.is_empty() {
+                        return Err(format!(
+                            "tasks that sleep are left in sums of CPU {cpu}: {}",
+                            left.join(", ")
+                        ));
+                    }
                 }
                 if let Some(group) = (0..=groups).find(|group| policy.left_of_group(*group)) {
                     return Err(format!("tasks that sleep are left in the record of group {group}"));
@@ -384,7 +433,7 @@ impl Scenario {
     /// The policy cannot be loaded.
     pub fn explore(&self, most: u64, seed: u64) -> Result<Explored, String> {
         let actors = self.parts.len();
-        let mut explored = Explored { runs: 0, failure: None };
+        let mut explored = Explored { runs: 0, moved: vec![false; self.moves.len()], failure: None };
         let mut points = Vec::new();
         for first in 0..actors {
             let course = Course { first, switches: Vec::new() };
@@ -418,7 +467,10 @@ impl Scenario {
         }
         let ran = self.run(&course)?;
         explored.runs += 1;
-        explored.failure = ran.failure.map(|what| (course, what));
+        for (moved, also) in explored.moved.iter_mut().zip(&ran.moved) {
+            *moved |= also;
+        }
+        explored.failure = ran.failure.map(|what| (course, format!("{what} [{}]", ran.places.join("; "))));
         Ok(ran.points.max(1))
     }
 }
@@ -432,6 +484,13 @@ mod tests {
         for scenario in SCENARIOS {
             let explored = scenario.explore(200, 1).unwrap();
             assert_eq!(explored.failure, None, "{}", scenario.name);
+            assert!(
+                explored.moved.iter().all(|moved| *moved),
+                "{}: {:?} of {:?}",
+                scenario.name,
+                explored.moved,
+                scenario.moves
+            );
             assert!(explored.runs > 200, "{}: {} runs", scenario.name, explored.runs);
         }
     }

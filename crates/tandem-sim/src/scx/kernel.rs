@@ -74,6 +74,15 @@ pub struct ScxTask {
     pub direct: Option<Insertion>,
     /// Is it running?
     pub running: bool,
+    /// Number of its last insertion into a DSQ.
+    pub inserted: u64,
+}
+
+impl ScxTask {
+    /// Has it been in that DSQ since so many insertions had been done (`nldsq_cursor_lost_task()`)?
+    pub fn is_in(&self, dsq: u64, inserted: u64) -> bool {
+        self.place == Place::Queue(dsq) && self.inserted <= inserted
+    }
 }
 
 /// A CPU.
@@ -129,6 +138,8 @@ pub struct Iteration {
     pub tasks: Vec<usize>,
     /// Number of tasks returned so far.
     pub next: usize,
+    /// Number of insertions before it began: a task that was inserted since is not part of it (`dsq_seq`).
+    pub inserted: u64,
     /// Slice for tasks that are moved, ns.
     pub slice_ns: Option<Ns>,
     /// Key for tasks that are moved.
@@ -138,6 +149,8 @@ pub struct Iteration {
 /// A kernel.
 #[derive(Debug, Default)]
 pub struct Kernel {
+    /// Number of insertions into DSQs so far.
+    pub inserted: u64,
     /// Time, ns.
     pub now: Ns,
     /// CPU on which the callback runs.
@@ -238,6 +251,8 @@ impl Kernel {
 
     /// Carries out an insertion. The caller sets the task's slice and key.
     pub fn insert(&mut self, task: usize, insertion: &Insertion) {
+        self.inserted += 1;
+        self.tasks[task].inserted = self.inserted;
         if self.tasks[task].place != Place::Nowhere {
             self.fail(format!("task {task} is inserted twice"));
             return;

@@ -11,6 +11,7 @@ use crate::queue::Ns;
 use crate::scx::kernel::{Effect, Insertion, Place, ENQ_LAST, ENQ_WAKEUP, OPS_ENQ_LAST, WAKE_TTWU};
 use crate::scx::Settings;
 use std::cell::Cell;
+use std::ffi::{c_char, CStr};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use tandem_bpf::native::GUEST;
 
@@ -33,7 +34,7 @@ pub struct Switch {
 }
 
 /// Rounds after the actors are done, within which every task has to have run.
-const SETTLING_ROUNDS: usize = 400;
+const SETTLING_ROUNDS: usize = 1200;
 /// Simulated time of a round, ns.
 const SETTLING_STEP_NS: Ns = 500_000;
 /// Map of the quota timer.
@@ -53,6 +54,8 @@ struct Turn {
     points: u64,
     switches: Vec<Switch>,
     next: usize,
+    /// Where the switches took place.
+    places: Vec<String>,
     failure: Option<String>,
 }
 
@@ -91,6 +94,7 @@ pub struct Stage {
     /// CPUs that have a pending reschedule request.
     asked: Mutex<Vec<bool>>,
     timers: Mutex<Vec<Due>>,
+    offline: Mutex<Vec<usize>>,
     /// Simulated time that the actors have let pass, ns.
     passed: Mutex<Ns>,
 }
@@ -104,10 +108,10 @@ thread_local! {
 }
 
 /// A switch point. The policy calls it.
-pub(super) extern "C" fn sim_switch_point() {
+pub(super) extern "C" fn sim_switch_point(at: *const c_char, what: *const c_char) {
     let Some((stage, me)) = ACTOR.get() else { return };
     // SAFETY: the stage outlives its actors' threads, which set this.
-    unsafe { &*stage }.point(me);
+    unsafe { &*stage }.point(me, at, what);
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -155,7 +159,7 @@ impl Stage {
         self.resume(context);
     }
 
-    fn point(&self, me: usize) {
+    fn point(&self, me: usize, at: *const c_char, what: *const c_char) {
         let mut turn = lock(&self.turn);
         turn.points += 1;
         let Some(switch) = turn.switches.get(turn.next).copied() else { return };
@@ -163,6 +167,9 @@ impl Stage {
             return;
         }
         turn.next += 1;
+        // SAFETY: both are names in the image of the policy, which outlives its runs.
+        let name = |text| unsafe { CStr::from_ptr(text) }.to_string_lossy();
+        turn.places.push(format!("{} in {}", name(what), name(at)));
         if switch.to != me && turn.can_run(switch.to) {
             self.hand_over(turn, me, switch.to);
         }
@@ -386,6 +393,27 @@ impl Actor<'_> {
         });
     }
 
+    /// A CPU goes offline (`sched_cpu_deactivate()` and on): it schedules no more, and its task is migrated. The stopper
+    /// threads of all other CPUs make these dispatch.
+    pub fn offline(&self, here: usize, cpu: usize) {
+        self.with(|policy| policy.set_online(here, cpu, false));
+        self.locked(cpu, || {
+            lock(&self.stage.offline).push(cpu);
+            let Some(task) = self.with(|policy| policy.kernel().cpus[cpu].curr) else { return };
+            self.with(|policy| {
+                policy.stopping(cpu, task, true);
+                policy.kernel_mut().tasks[task].running = false;
+                policy.kernel_mut().cpus[cpu].curr = None;
+                policy.kernel_mut().tasks[task].cpu = here;
+            });
+            self.enqueue(here, task, 0);
+        });
+        let cpus = self.with(|policy| policy.kernel().cpus.len());
+        for other in (0..cpus).filter(|other| *other != cpu) {
+            self.stage.ask(other);
+        }
+    }
+
     /// Fires all timers that are due. Returns whether there were any.
     pub fn fire_due(&self) -> bool {
         let now = self.with(|policy| policy.kernel().now);
@@ -497,7 +525,8 @@ impl Actor<'_> {
             if nobody {
                 break;
             }
-            for cpu in 0..cpus {
+            let online = |cpu: &usize| !lock(&self.stage.offline).contains(cpu);
+            for cpu in (0..cpus).filter(online) {
                 let (busy, has) = self.with(|policy| {
                     let c = &policy.kernel().cpus[cpu];
                     (c.curr.is_some(), !c.local.is_empty())
@@ -527,6 +556,10 @@ impl Actor<'_> {
 pub struct Ran {
     /// Number of switch points that it passed.
     pub points: u64,
+    /// Before which operation each switch took place.
+    pub places: Vec<String>,
+    /// For each counter that was asked for: did it move while the actors were at it?
+    pub moved: Vec<bool>,
     /// What failed; none: nothing.
     pub failure: Option<String>,
 }
@@ -546,6 +579,7 @@ pub fn run(
     prepare: impl FnOnce(&Actor<'_>),
     parts: Vec<Part<'_>>,
     course: &Course,
+    counters: &[&CStr],
     check: impl FnOnce(&Actor<'_>) -> Result<(), String>,
 ) -> Ran {
     let cpus = policy.kernel().cpus.len();
@@ -559,16 +593,21 @@ pub fn run(
             points: 0,
             switches: course.switches.clone(),
             next: 0,
+            places: Vec::new(),
             failure: None,
         }),
         changed: Condvar::new(),
         asked: Mutex::new(vec![false; cpus]),
         timers: Mutex::new(Vec::new()),
+        offline: Mutex::new(Vec::new()),
         passed: Mutex::new(0),
     };
     let alone = Actor { stage: &stage, number: 0 };
     prepare(&alone);
     *lock(&stage.passed) = 0;
+    let read =
+        || -> Vec<_> { alone.with(|policy| counters.iter().map(|name| policy.counter(name)).collect()) };
+    let before = read();
     let panicked = std::thread::scope(|scope| {
         let threads: Vec<_> = parts
             .into_iter()
@@ -589,6 +628,7 @@ pub fn run(
             .collect();
         threads.into_iter().map(std::thread::ScopedJoinHandle::join).filter(Result::is_err).count()
     });
+    let moved = before.iter().zip(read()).map(|(before, after)| *before != after).collect();
     let failure = lock(&stage.turn).failure.clone();
     let settled = || alone.timer_is_armed().and_then(|()| alone.settle()).and_then(|()| check(&alone));
     let failure = match (panicked, failure) {
@@ -596,16 +636,18 @@ pub fn run(
         (0, failure) => failure,
         (n, _) => Some(format!("{n} actors panicked")),
     };
-    let points = lock(&stage.turn).points;
-    Ran { points, failure }
+    let turn = lock(&stage.turn);
+    Ran { points: turn.points, places: turn.places.clone(), moved, failure }
 }
 
 impl Policy {
-    /// Is anything left of tasks in a CPU's sums, after all of them went to sleep?
-    pub fn left(&mut self, cpu: usize) -> bool {
-        // SAFETY: the type is that in native/guest.c.
+    /// Sums of a CPU that are not 0 (they must be while no task is runnable), by name.
+    pub fn left(&mut self, cpu: usize) -> Vec<&'static str> {
+        // SAFETY: the type is the one in native/guest.c.
         let left = unsafe { super::function::<extern "C" fn(u32) -> u64>(&self.image, "sim_left") };
-        left.is_ok_and(|left| self.with(cpu, |_| left(cpu as u32)) != 0)
+        let bits = left.map_or(0, |left| self.with(cpu, |_| left(cpu as u32)));
+        let names = ["weight", "tasks", "booked work", "CPU-bound weight", "CPU-bound tasks"];
+        names.into_iter().enumerate().filter(|(bit, _)| bits >> bit & 1 != 0).map(|(_, name)| name).collect()
     }
 
     /// The same of a group's record.

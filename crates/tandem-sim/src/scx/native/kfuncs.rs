@@ -4,7 +4,7 @@
 
 use super::maps::{Kind, Map};
 use super::{flush, insert, State, Task, Timer, CURRENT, HEADER};
-use crate::scx::kernel::{Effect, Insertion, Iteration, Place, DSQ_LOCAL, WAKE_SYNC};
+use crate::scx::kernel::{Effect, Insertion, Iteration, DSQ_LOCAL, WAKE_SYNC};
 use std::ffi::{c_char, c_void, CStr};
 use std::ptr;
 
@@ -425,7 +425,7 @@ extern "C" fn bpf_iter_scx_dsq_new(iterator: *mut u64, dsq: u64, flags: u64) -> 
     if flags & REVERSE != 0 {
         tasks.reverse();
     }
-    let new = Iteration { dsq, tasks, ..Iteration::default() };
+    let new = Iteration { dsq, tasks, inserted: kernel.inserted, ..Iteration::default() };
     let slot = kernel.iterations.iter().position(Option::is_none).unwrap_or_else(|| {
         kernel.iterations.push(None);
         kernel.iterations.len() - 1
@@ -445,7 +445,7 @@ extern "C" fn bpf_iter_scx_dsq_next(iterator: *mut u64) -> Task {
     while let Some(&task) = iteration.tasks.get(iteration.next) {
         iteration.next += 1;
         // Tasks that have left the DSQ meanwhile are skipped.
-        if kernel.tasks[task].place == Place::Queue(iteration.dsq) {
+        if kernel.tasks[task].is_in(iteration.dsq, iteration.inserted) {
             iteration.slice_ns = None;
             iteration.key = None;
             return tasks[task].pointer();
@@ -476,10 +476,11 @@ extern "C" fn scx_bpf_dsq_move_set_vtime___new(iterator: *mut u64, key: u64) {
 
 extern "C" fn scx_bpf_dsq_move_vtime___new(iterator: *mut u64, task: Task, dsq: u64, flags: u64) -> bool {
     let Some(iteration) = iteration(iterator) else { return false };
-    let (from, slice_ns, key) = (iteration.dsq, iteration.slice_ns, iteration.key);
+    let (from, inserted, slice_ns, key) =
+        (iteration.dsq, iteration.inserted, iteration.slice_ns, iteration.key);
     let number = number_of(task);
     let state = state();
-    if state.kernel.tasks[number].place != Place::Queue(from) {
+    if !state.kernel.tasks[number].is_in(from, inserted) {
         return false;
     }
     let key = key.unwrap_or_else(|| (state.functions.key)(task));

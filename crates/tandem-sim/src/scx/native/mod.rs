@@ -629,6 +629,14 @@ impl Policy {
         for (cpu, ok) in allowed.iter().enumerate() {
             self.state.kernel.tasks[task].allowed.set(cpu, *ok);
         }
+        let pointer = self.state.tasks[task].pointer();
+        let nr_cpus = allowed.iter().filter(|ok| **ok).count() as i32;
+        // SAFETY: the type is that in native/exports.h, and the pointer is that of a task.
+        if let Ok(set) =
+            unsafe { function::<extern "C" fn(Task, i32)>(&self.image, "sim_set_nr_cpus_allowed") }
+        {
+            set(pointer, nr_cpus);
+        }
     }
 
     /// Fires a timer, unless it was restarted or cancelled since.
