@@ -22,6 +22,7 @@ pub struct Summary {
     pub p90: f64,
     pub p95: f64,
     pub p99: f64,
+    pub p99_9: f64,
     pub max: f64,
     pub mean: f64,
 }
@@ -78,6 +79,7 @@ impl Histogram {
             p90: percentile(90.0),
             p95: percentile(95.0),
             p99: percentile(99.0),
+            p99_9: percentile(99.9),
             max: to_us(self.max_ns as f64),
             mean: to_us(mean_ns),
         }

@@ -49,9 +49,11 @@ pub struct Experiment {
     pub commands: BTreeMap<String, Vec<String>>,
     /// Host CPUs; default: one more than the cores of this machine.
     pub cpus: Option<usize>,
+    /// Possible CPUs of the host, those that are not present included; default: `cpus`, which it needs.
+    pub max_cpus: Option<usize>,
     /// Sockets of the host, each with a last-level cache of its own; default: one. Needs `cpus`, a multiple of it.
     pub sockets: Option<usize>,
-    /// Name of the guest under test; default: the first.
+    /// Name of the guest under test, or `host`: the machine beneath all guests; default: the first guest.
     pub under_test: Option<String>,
     /// Guests.
     #[serde(default, rename = "vm")]
@@ -84,6 +86,9 @@ pub struct Experiment {
     #[serde(default)]
     pub report_contention: bool,
 }
+
+/// Most CPUs of the emulator.
+const MOST_CPUS: usize = 255;
 
 /// Upper bound of a workload's time limit, seconds.
 const LONGEST_S: f64 = 7200.0;
@@ -449,8 +454,10 @@ impl Experiment {
             (Mode::Single, false) => return Err("mode \"single\" has no [[vm]]".into()),
             _ => {}
         }
-        if let Some(name) =
-            self.under_test.as_ref().filter(|name| self.vms.iter().all(|vm| vm.name != **name))
+        if let Some(name) = self
+            .under_test
+            .as_ref()
+            .filter(|name| *name != SINGLE && self.vms.iter().all(|vm| vm.name != **name))
         {
             return Err(format!("under_test = {name:?}: no such [[vm]]"));
         }
@@ -470,6 +477,16 @@ impl Experiment {
             }
         }
         self.check_sockets()?;
+        match (self.max_cpus, self.cpus) {
+            (None, _) => {}
+            (Some(most), Some(cpus))
+                if (cpus..=MOST_CPUS).contains(&most) && most % self.sockets.unwrap_or(1) == 0 => {}
+            _ => {
+                return Err(format!(
+                    "max_cpus: needs cpus, and is from these to {MOST_CPUS}, a multiple of sockets"
+                ))
+            }
+        }
         self.check_throttle()?;
         self.host.check()?;
         self.check_contention()?;
@@ -642,6 +659,7 @@ metrics = [{ name = "work", path = "work_per_s", better = "higher" }]
             ("arms = [\"eevdf\", \"tandem\"]", "arms = [\"eevdf\", \"mine\"]", "mine"),
             ("mode = \"nested\"", "mode = \"single\"", "has no [[vm]]"),
             ("title = \"t\"", "title = \"t\"\ncpus = 3\nsockets = 2", "multiple"),
+            ("title = \"t\"", "title = \"t\"\ncpus = 3\nmax_cpus = 2", "max_cpus"),
             ("title = \"t\"", "title = \"t\"\ncolour = 1", "line 4"),
             ("title = \"t\"", "title = \"t\"\nrounds = 0", "one round"),
             ("title = \"t\"", "title = \"t\"\nfunctions = \"f() { :; }\"", "could use them"),

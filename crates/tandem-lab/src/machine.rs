@@ -60,7 +60,9 @@ pub struct Machine {
 pub struct Size {
     /// CPUs.
     pub cpus: usize,
-    /// Sockets, each with a last-level cache of its own; a divisor of `cpus`.
+    /// Possible CPUs, those that are not present included.
+    pub max_cpus: usize,
+    /// Sockets, each with a last-level cache of its own; a divisor of `cpus` and `max_cpus`.
     pub sockets: usize,
     /// Memory in MiB.
     pub memory_mib: u32,
@@ -95,7 +97,7 @@ impl Machine {
         };
         command
             .args(["-name", "host,debug-threads=on", "-M", "q35", "-accel", accel_arg, "-cpu", cpu])
-            .args(["-smp", &format!("{},sockets={}", size.cpus, size.sockets)])
+            .args(["-smp", &format!("{},maxcpus={},sockets={}", size.cpus, size.max_cpus, size.sockets)])
             .args(["-m", &format!("{}M", size.memory_mib)])
             .args(["-display", "none", "-nodefaults", "-no-user-config", "-no-reboot", "-serial", "stdio"])
             .arg("-kernel")

@@ -54,7 +54,12 @@ impl Session {
         let cpus = experiment.cpus.unwrap_or(cores + 1);
         let initrd = initrd(images, work, experiment)?;
         progress.step("booting the host");
-        let size = Size { cpus, sockets: experiment.sockets.unwrap_or(1), memory_mib: 3072 };
+        let size = Size {
+            cpus,
+            max_cpus: experiment.max_cpus.unwrap_or(cpus),
+            sockets: experiment.sockets.unwrap_or(1),
+            memory_mib: 3072,
+        };
         let mut machine = Machine::boot(parts, &initrd, work, size, accel)?;
         for module in ["irqbypass", "kvm"].iter().filter(|_| experiment.mode == Mode::Nested) {
             insert_module(&mut machine, module)?;
