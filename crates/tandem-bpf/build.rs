@@ -22,16 +22,25 @@ fn main() {
             panic!("building the BPF part of the {side} scheduler failed: {error}");
         }
     }
+    if let Err(error) = for_the_kernel("../../bpf/host/observe.h", "../../bpf/host/observe.bpf.c", "observe")
+    {
+        panic!("building the observer of hosts failed: {error}");
+    }
+}
+
+/// Skeleton and bindings.
+fn for_the_kernel(intf: &str, main: &str, name: &str) -> Result<(), String> {
+    scx_cargo::BpfBuilder::new()
+        .and_then(|mut builder| {
+            builder.enable_intf(intf, &format!("{name}_intf.rs")).enable_skel(main, name).build()
+        })
+        .map_err(|error| format!("{error:?}"))
 }
 
 fn build(side: &str) -> Result<(), String> {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?);
     let (intf, main) = (format!("../../bpf/{side}/intf.h"), format!("../../bpf/{side}/main.bpf.c"));
-    scx_cargo::BpfBuilder::new()
-        .and_then(|mut builder| {
-            builder.enable_intf(&intf, &format!("{side}_intf.rs")).enable_skel(&main, side).build()
-        })
-        .map_err(|error| format!("{error:?}"))?;
+    for_the_kernel(&intf, &main, side)?;
     if std::env::var_os("CARGO_FEATURE_NATIVE").is_none() {
         return Ok(());
     }

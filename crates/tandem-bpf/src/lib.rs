@@ -14,6 +14,19 @@ pub mod guest {
     include!(concat!(env!("OUT_DIR"), "/guest_skel.rs"));
 }
 
+/// The observer of hosts.
+#[cfg(feature = "skeleton")]
+#[allow(missing_docs, non_upper_case_globals, non_camel_case_types, non_snake_case, dead_code, clippy::all)]
+#[allow(clippy::unwrap_used, clippy::expect_used, unsafe_op_in_unsafe_fn)]
+pub mod observe {
+    /// Layouts shared with the BPF side.
+    pub mod intf {
+        include!(concat!(env!("OUT_DIR"), "/observe_intf.rs"));
+    }
+
+    include!(concat!(env!("OUT_DIR"), "/observe_skel.rs"));
+}
+
 /// Native images.
 #[cfg(feature = "native")]
 pub mod native {

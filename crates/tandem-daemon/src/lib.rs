@@ -6,6 +6,7 @@ pub mod cost;
 pub mod cpulist;
 mod error;
 pub mod exporter;
+pub mod finding;
 pub mod preflight;
 pub mod standstill;
 pub mod sys;

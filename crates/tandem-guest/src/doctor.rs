@@ -1,35 +1,10 @@
 //! The properties of this machine that matter to the scheduler, and what to do about them. Changes nothing.
 
 use crate::sys;
-use serde::Serialize;
 use std::path::Path;
+pub use tandem_daemon::finding::{Finding, State};
 use tandem_daemon::preflight::{CgroupSupport, SystemPaths};
 use tandem_probe::hypervisor::Hypervisor;
-
-/// How good a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum State {
-    /// As it should be.
-    Good,
-    /// Works; could be better, or is worth knowing.
-    Note,
-    /// Stands in the way.
-    Bad,
-}
-
-/// One finding.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// What was examined.
-    pub subject: &'static str,
-    /// How good it is.
-    pub state: State,
-    /// What was found.
-    pub found: String,
-    /// What to do; empty: nothing.
-    pub advice: &'static str,
-}
 
 /// At most this many cgroups with a setting are named.
 const NAMED: usize = 3;

@@ -25,6 +25,8 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "contention-4-16",
     "contention-2-2",
     "cost",
+    "possible-2",
+    "possible-64",
     "fair-nice",
     "fair-tree",
     "fair-llc",
@@ -80,6 +82,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "test-crowd",
     "test-torture",
     "test-kernel",
+    "test-observe",
 );
 
 /// Finds an experiment by name, or reads a file.

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::Args;
 use std::process::ExitCode;
-use tandem_guest::doctor::{Finding, State};
+use tandem_daemon::finding::{Finding, State};
 
 /// Check what matters to the scheduler: hypervisor, steal, sched_ext, cgroup settings. Changes nothing.
 ///
@@ -18,7 +18,8 @@ pub struct DoctorCmd {
 impl DoctorCmd {
     /// Checks and prints the findings.
     pub fn run(&self) -> anyhow::Result<ExitCode> {
-        let findings = tandem_guest::doctor::examine_this_machine();
+        let mut findings = tandem_guest::doctor::examine_this_machine();
+        findings.extend(tandem_host::doctor::examine(std::path::Path::new("/")));
         if self.json {
             println!("{}", serde_json::to_string(&findings).context("writing the findings")?);
         } else {

@@ -3,6 +3,7 @@
 mod cmd_doctor;
 mod cmd_evidence;
 mod cmd_guest;
+mod cmd_host;
 mod cmd_lab;
 mod cmd_probe;
 mod cmd_sim;
@@ -25,6 +26,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Guest(cmd_guest::GuestCmd),
+    Host(cmd_host::HostCmd),
     Probe(cmd_probe::ProbeCmd),
     Sim(cmd_sim::SimCmd),
     Doctor(cmd_doctor::DoctorCmd),
@@ -51,11 +53,13 @@ fn main() -> ExitCode {
     let cli = Cli::parse_from(with_alias(std::env::args_os().collect()));
     let verbose = match &cli.command {
         Command::Guest(guest) => guest.verbose,
+        Command::Host(host) => host.verbose,
         _ => 0,
     };
     start_logging(verbose);
     let result = match cli.command {
         Command::Guest(guest) => guest.run(),
+        Command::Host(host) => host.run(),
         Command::Probe(probe) => probe.run(),
         Command::Sim(sim) => sim.run(),
         Command::Doctor(doctor) => doctor.run(),
@@ -72,7 +76,7 @@ fn main() -> ExitCode {
 }
 
 fn start_logging(verbose: u8) {
-    use simplelog::{ConfigBuilder, LevelFilter, SimpleLogger};
+    use simplelog::{ConfigBuilder, LevelFilter, WriteLogger};
     let level = match verbose {
         0 => LevelFilter::Info,
         1 => LevelFilter::Debug,
@@ -84,7 +88,7 @@ fn start_logging(verbose: u8) {
         .set_target_level(LevelFilter::Off)
         .build();
     // Fails only if a logger is already set, which is then used.
-    let _ = SimpleLogger::init(level, config);
+    let _ = WriteLogger::init(level, config, std::io::stderr());
 }
 
 #[cfg(test)]

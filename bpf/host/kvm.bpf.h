@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The only door to KVM: its structures, and what of them is read.
+ *
+ * KVM is a module. The kernel's header that this is compiled with has no KVM in it, so the few fields that are read are declared
+ * here and found by name in the module's own type information when the object is loaded. A field that has moved between
+ * kernels has two declarations; which of them holds is asked for by field, never by version.
+ */
+#ifndef TANDEM_HOST_KVM_BPF_H
+#define TANDEM_HOST_KVM_BPF_H
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct kvm___tandem {
+	pid_t userspace_pid;
+};
+
+struct gfn_to_hva_cache___tandem {
+	unsigned long hva;
+};
+
+struct kvm_vcpu_arch___tandem {
+	struct {
+		u64 msr_val;
+		struct gfn_to_hva_cache___tandem cache;
+	} st;
+};
+
+struct kvm_vcpu___tandem {
+	struct kvm___tandem *kvm;
+	int vcpu_id;
+	bool preempted;
+	struct kvm_vcpu_arch___tandem arch;
+};
+
+struct kvm_lapic___tandem {
+	struct kvm_vcpu___tandem *vcpu;
+};
+
+/* AMD. The vCPU is the first member (KVM asserts it when it is built). The code had 32 bits and a second word before it had 64. */
+struct vmcb_control_area___tandem {
+	u64 exit_code;
+};
+
+struct vmcb___tandem {
+	struct vmcb_control_area___tandem control;
+};
+
+struct vcpu_svm___tandem {
+	struct kvm_vcpu___tandem vcpu;
+	struct vmcb___tandem *vmcb;
+};
+
+/* Intel, likewise. */
+union vmx_exit_reason___tandem {
+	u32 full;
+};
+
+struct vcpu_vmx___tandem {
+	struct kvm_vcpu___tandem vcpu;
+	union vmx_exit_reason___tandem exit_reason;
+};
+
+/* Since 6.15 the reason is in a part that VMX and TDX share. */
+struct vcpu_vt___tandem {
+	union vmx_exit_reason___tandem exit_reason;
+};
+
+struct vcpu_vmx___shared {
+	struct kvm_vcpu___tandem vcpu;
+	struct vcpu_vt___tandem vt;
+};
+
+#pragma clang attribute pop
+
+/* From arch/x86/include/uapi/asm/kvm.h and kvm_para.h: preprocessor constants, so absent from type information. */
+#define KVM_ISA_VMX___TANDEM 1
+#define KVM_ISA_SVM___TANDEM 2
+#define KVM_MSR_ENABLED___TANDEM 1
+
+/* Why the guest was left, as the processor says; ~0: not to be had. */
+static __always_inline u32 kvm_exit_code(struct kvm_vcpu___tandem *vcpu, u32 isa)
+{
+	if (isa == KVM_ISA_SVM___TANDEM) {
+		struct vmcb___tandem *vmcb = BPF_CORE_READ((struct vcpu_svm___tandem *)vcpu, vmcb);
+
+		/* The low word, whatever the width: x86 is little-endian. */
+		return vmcb ? (u32)BPF_CORE_READ(vmcb, control.exit_code) : ~0U;
+	}
+	if (bpf_core_field_exists(((struct vcpu_vmx___tandem *)0)->exit_reason))
+		return BPF_CORE_READ((struct vcpu_vmx___tandem *)vcpu, exit_reason.full);
+	if (bpf_core_field_exists(((struct vcpu_vmx___shared *)0)->vt.exit_reason))
+		return BPF_CORE_READ((struct vcpu_vmx___shared *)vcpu, vt.exit_reason.full);
+	return ~0U;
+}
+
+/* Where in the VMM's memory the guest reads its steal time; 0: the guest does not ask for it. */
+static __always_inline u64 kvm_steal_page(struct kvm_vcpu___tandem *vcpu)
+{
+	if (!(BPF_CORE_READ(vcpu, arch.st.msr_val) & KVM_MSR_ENABLED___TANDEM))
+		return 0;
+	return BPF_CORE_READ(vcpu, arch.st.cache.hva);
+}
+
+#endif

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Observes the virtual machines of a KVM host: what each vCPU got, what it waited for, and who ran instead.
+ *
+ * Idea. A guest knows that time was stolen, not by whom; the host's own figures know threads, not vCPUs. KVM knows both. Its run
+ * call tells which thread runs which vCPU (whatever the VMM, and whatever it calls its threads); the scheduler's tracepoints tell
+ * when each ran, waited and slept; KVM's interrupt controller tells when there was something to answer.
+ *
+ *   who         kvm_arch_vcpu_ioctl_run() and kvm_exit: the current thread runs this vCPU of this VM; threads of the same process
+ *               are its emulator's; kernel threads named vhost-PID are those of its devices
+ *   ran         sched_switch
+ *   was ready   from sched_wakeup, or from a switch away from it while it was runnable, until it runs (what the kernel counts
+ *               as run delay, /proc/PID/schedstat; VMware's CPU ready)
+ *   instead     each CPU remembers its last switches; who ran there during a wait is read off these
+ *   answered    from the first interrupt that __apic_accept_irq() accepts for a vCPU which does not run until that runs
+ *   left        kvm_exit, by class of reason
+ *
+ * This is a program of its own. It needs no sched_ext and works beside any scheduler, so that one instrument measures all of them.
+ *
+ * What it does not see: interrupts that hardware delivers itself to a vCPU which was preempted (posted interrupts, IPI
+ * virtualisation, AVIC), and all that happens in a guest. It changes nothing: it writes to its own maps only.
+ */
+#define BPF_NO_KFUNC_PROTOTYPES
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "kvm.bpf.h"
+#include "observe.h"
+
+char _license[] SEC("license") = "GPL";
+
+/* From include/linux/sched.h: a preprocessor constant. */
+#define PF_KTHREAD___TANDEM 0x00200000
+/* How often a guest's steal time is read, ns. */
+#define STEAL_EVERY_NS 100000000ULL
+
+/* Threads of VMs, by thread id. Made as large as the machine's limit of threads asks for, by the loader. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, u32);
+	__type(value, struct thread_record);
+} threads SEC(".maps");
+
+/* Thread id of a vCPU, by KVM's record. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, u64);
+	__type(value, u32);
+} vcpus SEC(".maps");
+
+/* Processes that have a vCPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, u32);
+	__type(value, u32);
+} vms SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct taken_key);
+	__type(value, u64);
+} taken SEC(".maps");
+
+/* A stretch of time in which one task ran on a CPU. */
+struct stretch {
+	u64 from_ns;
+	u32 by;			/* as in struct taken_key */
+};
+
+struct cpu_history {
+	u32 next;		/* the oldest; the newest is the one before it */
+	struct stretch stretches[TAKEN_RUNS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cpu_history);
+} history SEC(".maps");
+
+u64 troubles[NR_TROUBLES];
+
+/* For what a record is made of when it is made: too large for the stack. */
+static const struct thread_record new_record;
+
+static __always_inline u64 now_ns(void)
+{
+	return bpf_ktime_get_ns();
+}
+
+static __always_inline void trouble(enum observer_trouble which)
+{
+	__sync_fetch_and_add(&troubles[which], 1);
+}
+
+static __always_inline void note_time(struct time_histogram *h, u64 ns)
+{
+	u64 us = ns / 1000;
+	u32 bucket = 0, i;
+
+	/* Position of the highest bit, without a loop. */
+	for (i = 16; i; i >>= 1) {
+		if (us >> i) {
+			us >>= i;
+			bucket += i;
+		}
+	}
+	bucket += us != 0;
+	if (ns / 1000 >> 32 || bucket >= NR_TIME_BUCKETS)
+		bucket = NR_TIME_BUCKETS - 1;
+	h->count++;
+	h->sum_ns += ns;
+	if (ns > h->max_ns)
+		h->max_ns = ns;
+	h->buckets[bucket]++;
+}
+
+static __always_inline struct thread_record *add_thread(u32 tid, u32 tgid, u32 kind, u64 now)
+{
+	struct thread_record *r;
+
+	if (bpf_map_update_elem(&threads, &tid, &new_record, BPF_NOEXIST)) {
+		r = bpf_map_lookup_elem(&threads, &tid);
+		if (!r) {
+			trouble(TROUBLE_THREADS_FULL);
+			return NULL;
+		}
+		return r;
+	}
+	r = bpf_map_lookup_elem(&threads, &tid);
+	if (!r)
+		return NULL;
+	r->tgid = tgid;
+	r->kind = kind;
+	r->index = -1;
+	r->first_seen_ns = now;
+	return r;
+}
+
+/* Process of the VMM whose devices a kernel thread serves, from its name (vhost-PID); 0: none. */
+static __always_inline u32 vhost_owner(const struct task_struct *p)
+{
+	char name[16] = {};
+	u32 owner = 0, i;
+
+	if (bpf_probe_read_kernel(name, sizeof(name), &p->comm))
+		return 0;
+	if (name[0] != 'v' || name[1] != 'h' || name[2] != 'o' || name[3] != 's' || name[4] != 't' || name[5] != '-')
+		return 0;
+	for (i = 6; i < sizeof(name); i++) {
+		if (name[i] < '0' || name[i] > '9')
+			break;
+		owner = owner * 10 + (name[i] - '0');
+	}
+	return owner;
+}
+
+/* The record of a task that belongs to a VM; made if it was seen for the first time. */
+static __always_inline struct thread_record *record_of(const struct task_struct *p, u64 now)
+{
+	u32 tid = p->pid, tgid = p->tgid, kind = THREAD_VMM;
+	struct thread_record *r;
+
+	if (!tid)
+		return NULL;
+	r = bpf_map_lookup_elem(&threads, &tid);
+	if (r)
+		return r->gone ? NULL : r;
+	if (p->flags & PF_KTHREAD___TANDEM) {
+		tgid = vhost_owner(p);
+		kind = THREAD_VHOST;
+	}
+	if (!tgid || !bpf_map_lookup_elem(&vms, &tgid))
+		return NULL;
+	return add_thread(tid, tgid, kind, now);
+}
+
+/* Whoever ran on this CPU in a wait that ends now has taken that time from a VM. */
+static __always_inline void blame(struct cpu_history *h, u32 from, u64 since_ns, u64 now)
+{
+	struct taken_key key = { .from = from };
+	u64 until = now, *sum, ns;
+	u32 i;
+
+	for (i = 1; i <= TAKEN_RUNS; i++) {
+		struct stretch *s = &h->stretches[(h->next - i) % TAKEN_RUNS];
+		u64 begin = s->from_ns > since_ns ? s->from_ns : since_ns;
+
+		if (until <= since_ns)
+			return;
+		if (!s->from_ns)
+			break;
+		key.by = s->by;
+		ns = until > begin ? until - begin : 0;
+		until = begin;
+		if (!ns)
+			continue;
+		sum = bpf_map_lookup_elem(&taken, &key);
+		if (sum)
+			__sync_fetch_and_add(sum, ns);
+		else if (bpf_map_update_elem(&taken, &key, &ns, BPF_NOEXIST))
+			trouble(TROUBLE_TAKEN_FULL);
+	}
+	if (until <= since_ns)
+		return;
+	key.by = TAKEN_UNKNOWN;
+	ns = until - since_ns;
+	sum = bpf_map_lookup_elem(&taken, &key);
+	if (sum)
+		__sync_fetch_and_add(sum, ns);
+	else if (bpf_map_update_elem(&taken, &key, &ns, BPF_NOEXIST))
+		trouble(TROUBLE_TAKEN_FULL);
+}
+
+static __always_inline void becomes_ready(struct thread_record *r, u64 now)
+{
+	/* A thread that has not left its CPU yet, and is woken while it is about to, goes on. */
+	if (!r->running_since_ns && !r->ready_since_ns)
+		r->ready_since_ns = now;
+}
+
+/* Current is the vCPU's thread that is about to be left, or left the guest: its VMM's memory can be read. */
+static __always_inline void read_steal(struct thread_record *r, u64 now)
+{
+	struct kvm_vcpu___tandem *vcpu = (void *)r->vcpu;
+	u64 page, steal;
+
+	if (!vcpu || now - r->steal_read_ns < STEAL_EVERY_NS)
+		return;
+	r->steal_read_ns = now;
+	page = kvm_steal_page(vcpu);
+	if (!page || bpf_probe_read_user(&steal, sizeof(steal), (void *)page))
+		return;
+	if (!r->steal_began_ns)
+		r->steal_began_ns = steal + 1;
+	r->steal_ns = steal + 1 - r->steal_began_ns;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(observe_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	u64 now = now_ns();
+	struct thread_record *r;
+	struct cpu_history *h;
+	u32 zero = 0, by = TAKEN_OTHER;
+
+	r = record_of(prev, now);
+	if (r) {
+		if (r->running_since_ns) {
+			r->run_ns += now - r->running_since_ns;
+			r->running_since_ns = 0;
+		}
+		if (preempt || !BPF_CORE_READ(prev, __state)) {
+			r->preemptions++;
+			r->ready_since_ns = now;
+		}
+	}
+	h = bpf_map_lookup_elem(&history, &zero);
+	r = record_of(next, now);
+	if (r) {
+		by = r->tgid;
+		if (r->ready_since_ns) {
+			u64 waited = now > r->ready_since_ns ? now - r->ready_since_ns : 0;
+
+			r->ready_ns += waited;
+			if (r->kind == THREAD_VCPU) {
+				note_time(&r->ready, waited);
+				if (h && waited)
+					blame(h, r->tgid, now - waited, now);
+			}
+			r->ready_since_ns = 0;
+		}
+		if (r->interrupted_ns) {
+			note_time(&r->to_run, now > r->interrupted_ns ? now - r->interrupted_ns : 0);
+			r->interrupted_ns = 0;
+		}
+		r->running_since_ns = now;
+	}
+	if (h) {
+		struct stretch *s = &h->stretches[h->next % TAKEN_RUNS];
+
+		s->from_ns = now;
+		s->by = next->pid ? by : TAKEN_UNKNOWN;
+		h->next++;
+	}
+	return 0;
+}
+
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(observe_wakeup, struct task_struct *p)
+{
+	u64 now = now_ns();
+	struct thread_record *r = record_of(p, now);
+
+	if (r && !r->running_since_ns) {
+		r->wakeups++;
+		becomes_ready(r, now);
+	}
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(observe_exit_of_task, struct task_struct *p)
+{
+	u32 tid = p->pid;
+	struct thread_record *r = bpf_map_lookup_elem(&threads, &tid);
+
+	if (r)
+		r->gone = 1;
+	/* The first thread of a process is the last to go. */
+	bpf_map_delete_elem(&vms, &tid);
+	return 0;
+}
+
+/* The current thread runs this vCPU. */
+static __always_inline struct thread_record *runs_vcpu(struct kvm_vcpu___tandem *vcpu)
+{
+	u64 id = bpf_get_current_pid_tgid(), key = (u64)vcpu, now;
+	u32 tid = (u32)id, tgid = id >> 32, one = 1;
+	struct thread_record *r = bpf_map_lookup_elem(&threads, &tid);
+
+	if (r && r->vcpu == key && !r->gone)
+		return r;
+	now = now_ns();
+	if (r && (r->kind == THREAD_VCPU || r->gone)) {
+		/* It ran another vCPU before, or is a new thread with an old number: what is known is of that one. */
+		bpf_map_delete_elem(&threads, &tid);
+		r = NULL;
+	}
+	if (!r)
+		r = add_thread(tid, tgid, THREAD_VCPU, now);
+	if (!r)
+		return NULL;
+	r->kind = THREAD_VCPU;
+	r->index = BPF_CORE_READ(vcpu, vcpu_id);
+	r->vcpu = key;
+	if (!r->running_since_ns)
+		r->running_since_ns = now;
+	bpf_map_update_elem(&vcpus, &key, &tid, BPF_ANY);
+	bpf_map_update_elem(&vms, &tgid, &one, BPF_NOEXIST);
+	return r;
+}
+
+/* A vCPU begins to run, for the first time or after the VMM had to do something for it. */
+SEC("fentry/kvm_arch_vcpu_ioctl_run")
+int BPF_PROG(observe_run, void *v)
+{
+	runs_vcpu(v);
+	return 0;
+}
+
+SEC("fentry/kvm_arch_vcpu_destroy")
+int BPF_PROG(observe_vcpu_gone, void *v)
+{
+	u64 key = (u64)v;
+	u32 *tid = bpf_map_lookup_elem(&vcpus, &key);
+	struct thread_record *r = tid ? bpf_map_lookup_elem(&threads, tid) : NULL;
+
+	if (r && r->vcpu == key) {
+		r->vcpu = 0;
+		r->gone = 1;
+	}
+	bpf_map_delete_elem(&vcpus, &key);
+	return 0;
+}
+
+SEC("fentry/__apic_accept_irq")
+int BPF_PROG(observe_interrupt, void *a)
+{
+	struct kvm_lapic___tandem *apic = a;
+	u64 key = (u64)BPF_CORE_READ(apic, vcpu);
+	u32 *tid = bpf_map_lookup_elem(&vcpus, &key);
+	struct thread_record *r = tid ? bpf_map_lookup_elem(&threads, tid) : NULL;
+
+	if (!r)
+		return 0;
+	__sync_fetch_and_add(&r->interrupts, 1);
+	if (r->running_since_ns)
+		return 0;
+	__sync_fetch_and_add(&r->interrupts_off, 1);
+	if (!r->interrupted_ns)
+		r->interrupted_ns = now_ns();
+	return 0;
+}
+
+static __always_inline u32 class_of_svm(u32 code)
+{
+	switch (code) {
+	case 0x78: return EXIT_HALT;
+	case 0x60: case 0x61: case 0x62: return EXIT_INTERRUPT;
+	case 0x64: return EXIT_WINDOW;
+	case 0x7c: return EXIT_MSR;
+	case 0x7b: return EXIT_IO;
+	case 0x400: return EXIT_MEMORY;
+	case 0x72: return EXIT_CPUID;
+	case 0x81: return EXIT_HYPERCALL;
+	case 0x77: return EXIT_PAUSE;
+	case 0x401: case 0x402: return EXIT_APIC;
+	default: return EXIT_OTHER;
+	}
+}
+
+static __always_inline u32 class_of_vmx(u32 code)
+{
+	switch (code & 0xffff) {
+	case 12: return EXIT_HALT;
+	case 0: case 1: return EXIT_INTERRUPT;
+	case 7: return EXIT_WINDOW;
+	case 31: case 32: return EXIT_MSR;
+	case 30: return EXIT_IO;
+	case 48: case 49: return EXIT_MEMORY;
+	case 10: return EXIT_CPUID;
+	case 18: return EXIT_HYPERCALL;
+	case 40: return EXIT_PAUSE;
+	case 44: case 45: case 56: return EXIT_APIC;
+	default: return EXIT_OTHER;
+	}
+}
+
+SEC("tp_btf/kvm_exit")
+int BPF_PROG(observe_exit, void *v, u32 isa)
+{
+	struct kvm_vcpu___tandem *vcpu = v;
+	struct thread_record *r;
+	u32 class, code;
+
+	/* The verifier wants to know that it is not NULL before a field of it is read. */
+	if (!vcpu)
+		return 0;
+	/* A vCPU that was running before this was loaded may not need its VMM for hours. */
+	r = runs_vcpu(vcpu);
+	if (!r)
+		return 0;
+	code = kvm_exit_code(vcpu, isa);
+	class = isa == KVM_ISA_SVM___TANDEM ? class_of_svm(code) : class_of_vmx(code);
+	if (class < NR_EXIT_CLASSES)
+		r->exits[class]++;
+	read_steal(r, now_ns());
+	return 0;
+}
+
+/* Ends a halt, in the vCPU's own thread. */
+SEC("tp_btf/kvm_vcpu_wakeup")
+int BPF_PROG(observe_halt_ends, u64 ns, bool waited)
+{
+	u32 tid = (u32)bpf_get_current_pid_tgid();
+	struct thread_record *r = bpf_map_lookup_elem(&threads, &tid);
+
+	if (r && !waited)
+		r->polls_won++;
+	return 0;
+}

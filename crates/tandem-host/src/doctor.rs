@@ -1,0 +1,110 @@
+//! What of this machine matters to a host of virtual machines. Looks at everything, changes nothing.
+
+use crate::hooks::{Kernel, HOOKS};
+use std::path::Path;
+use tandem_daemon::finding::{Finding, State};
+
+/// Parameters of the KVM modules that decide what can be seen, and what they hide when they are on.
+const HIDING: [(&str, &str); 5] = [
+    ("kvm_intel/parameters/enable_apicv", "APICv"),
+    ("kvm_intel/parameters/enable_ipiv", "IPI virtualisation"),
+    ("kvm_intel/parameters/enable_device_posted_irqs", "posted interrupts of devices"),
+    ("kvm_amd/parameters/avic", "AVIC"),
+    ("kvm_amd/parameters/enable_device_posted_irqs", "posted interrupts of devices"),
+];
+
+/// Looks below `root`; nothing where there is no KVM.
+pub fn examine(root: &Path) -> Vec<Finding> {
+    if !root.join("sys/module/kvm").exists() {
+        return Vec::new();
+    }
+    vec![hooks(&Kernel::under(root)), hidden(root), polling(root)]
+}
+
+fn hooks(kernel: &Kernel) -> Finding {
+    let missing = kernel.missing();
+    let without: Vec<String> = missing.iter().map(|hook| format!("{} ({})", hook.name, hook.tells)).collect();
+    let (state, advice) = if missing.iter().any(|hook| hook.needed) {
+        (State::Note, "tandem host cannot tell which thread runs which vCPU on this kernel")
+    } else if missing.is_empty() {
+        (State::Good, "")
+    } else {
+        (State::Note, "what these tell will be missing from tandem host --observe")
+    };
+    let found = if without.is_empty() {
+        format!("all {} are there", HOOKS.len())
+    } else {
+        format!("{} of {} are there; not {}", HOOKS.len() - missing.len(), HOOKS.len(), without.join(", "))
+    };
+    Finding { subject: "hooks in KVM", state, found, advice }
+}
+
+/// What hardware delivers past KVM.
+fn hidden(root: &Path) -> Finding {
+    let is_on = |parameter: &str| {
+        let value = std::fs::read_to_string(root.join("sys/module").join(parameter)).unwrap_or_default();
+        matches!(value.trim(), "Y" | "1")
+    };
+    let mut on: Vec<&str> =
+        HIDING.iter().filter(|(parameter, _)| is_on(parameter)).map(|(_, name)| *name).collect();
+    on.dedup();
+    let (state, found, advice) = if on.is_empty() {
+        (State::Good, "none: KVM sees every interrupt".to_owned(), "")
+    } else {
+        (
+            State::Note,
+            on.join(", "),
+            "interrupts that the hardware delivers to a vCPU which was preempted are not seen; those of virtio and vhost are",
+        )
+    };
+    Finding { subject: "interrupts past KVM", state, found, advice }
+}
+
+/// A halting vCPU that polls keeps its pCPU.
+fn polling(root: &Path) -> Finding {
+    let text =
+        std::fs::read_to_string(root.join("sys/module/kvm/parameters/halt_poll_ns")).unwrap_or_default();
+    let ns: u64 = text.trim().parse().unwrap_or(0);
+    let found = match ns {
+        0 => "off".to_owned(),
+        ns => format!("for up to {} us; KVM itself ends it when another task wants the pCPU", ns / 1000),
+    };
+    Finding { subject: "halt polling", state: State::Good, found, advice: "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn without_kvm_there_is_nothing_to_say() {
+        assert_eq!(examine(machine(&[]).path()), []);
+    }
+
+    #[test]
+    fn what_hardware_hides_is_named() {
+        let dir = machine(&[
+            ("sys/module/kvm/parameters/halt_poll_ns", "200000\n"),
+            ("sys/module/kvm_amd/parameters/avic", "Y\n"),
+            ("sys/module/kvm_intel/parameters/enable_ipiv", "N\n"),
+        ]);
+        let findings = examine(dir.path());
+        let of = |subject: &str| findings.iter().find(|finding| finding.subject == subject).unwrap();
+        assert_eq!(
+            (of("interrupts past KVM").state, of("interrupts past KVM").found.as_str()),
+            (State::Note, "AVIC")
+        );
+        assert!(of("halt polling").found.contains("200 us"));
+        assert!(of("hooks in KVM").found.contains("not kvm_arch_vcpu_ioctl_run"), "no type information");
+    }
+}

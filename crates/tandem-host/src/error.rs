@@ -1,0 +1,34 @@
+//! What can go wrong, each in one sentence with what to do.
+
+use thiserror::Error;
+
+/// Errors of the host side.
+#[derive(Debug, Error)]
+pub enum HostError {
+    /// Not root.
+    #[error("observing virtual machines needs root (sudo tandem host --observe)")]
+    NotRoot,
+    /// The kernel has no type information.
+    #[error("this kernel has no type information (/sys/kernel/btf/vmlinux): it was built without CONFIG_DEBUG_INFO_BTF")]
+    NoBtf,
+    /// KVM is not there.
+    #[error("there is no KVM on this machine (/dev/kvm): load kvm_intel or kvm_amd, or add --wait")]
+    NoKvm,
+    /// A hook without which nothing can be said.
+    #[error("this kernel's KVM cannot be observed: {0} is not there or cannot be traced (tandem doctor lists all hooks)")]
+    NoHook(&'static str),
+    /// The BPF program was refused.
+    #[error("the kernel refused to load the observer: {0}")]
+    Load(#[source] libbpf_rs::Error),
+    /// A map could not be read.
+    #[error("cannot read the observer's {what}: {source}")]
+    Read {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        source: libbpf_rs::Error,
+    },
+    /// Of what both daemons share.
+    #[error(transparent)]
+    Daemon(#[from] tandem_daemon::DaemonError),
+}

@@ -1,0 +1,153 @@
+//! The totals for Prometheus, as OpenMetrics text. Names and labels end as those of the exporters of libvirt do
+//! (`..._domain_vcpu_delay_seconds_total{domain,vcpu}`), so that panels need another prefix only.
+
+use crate::figures::{Role, Snapshot, Taker, Thread, EXITS};
+use crate::vms::Label;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Totals and names.
+#[derive(Debug, Clone, Default)]
+pub struct Totals {
+    /// The totals.
+    pub snapshot: Snapshot,
+    /// What people call each VM.
+    pub labels: BTreeMap<u32, Label>,
+}
+
+/// Of a vCPU: name, unit, description, value.
+type Figure = (&'static str, &'static str, &'static str, fn(&Thread) -> f64);
+
+const SECONDS: &str = "seconds";
+const NS_PER_S: f64 = 1e9;
+const OF_VCPUS: [Figure; 7] = [
+    ("time", SECONDS, "CPU time of the vCPU's thread", |t| t.run_ns as f64 / NS_PER_S),
+    ("delay", SECONDS, "Time for which the vCPU was runnable and waited for a pCPU", |t| {
+        t.ready_ns as f64 / NS_PER_S
+    }),
+    ("steal", SECONDS, "Steal time as the guest reads it", |t| t.steal_ns as f64 / NS_PER_S),
+    ("preemptions", "", "How often the vCPU lost its pCPU although it had work", |t| t.preemptions as f64),
+    ("wakeups", "", "How often the vCPU became runnable", |t| t.wakeups as f64),
+    ("interrupts", "", "Interrupts accepted for the vCPU", |t| t.interrupts as f64),
+    ("interrupts_waiting", "", "Interrupts that found the vCPU not running", |t| t.interrupts_off as f64),
+];
+
+/// OpenMetrics text.
+pub fn render(totals: &Totals) -> String {
+    let mut text = String::new();
+    let vcpus: Vec<(String, &Thread)> = totals
+        .snapshot
+        .threads
+        .values()
+        .filter(|thread| thread.role == Role::Vcpu)
+        .map(|thread| (format!("domain=\"{}\",vcpu=\"{}\"", domain(totals, thread.vm), thread.index), thread))
+        .collect();
+    for (name, unit, help, value) in OF_VCPUS {
+        let name = if unit.is_empty() {
+            format!("tandem_domain_vcpu_{name}")
+        } else {
+            format!("tandem_domain_vcpu_{name}_{unit}")
+        };
+        head(&mut text, &name, "counter", unit, help);
+        for (labels, thread) in &vcpus {
+            let _ = writeln!(text, "{name}_total{{{labels}}} {}", value(thread));
+        }
+    }
+    let name = "tandem_domain_vcpu_exits";
+    head(&mut text, name, "counter", "", "Exits of the vCPU by class of reason");
+    for (labels, thread) in &vcpus {
+        for (class, count) in EXITS.iter().zip(thread.exits).filter(|(_, count)| *count > 0) {
+            let _ = writeln!(text, "{name}_total{{{labels},reason=\"{class}\"}} {count}");
+        }
+    }
+    let name = "tandem_domain_vcpu_interrupt_to_run_seconds";
+    head(
+        &mut text,
+        name,
+        "histogram",
+        SECONDS,
+        "Time from an interrupt that found the vCPU not running to running",
+    );
+    for (labels, thread) in &vcpus {
+        let mut below = 0;
+        for (bucket, count) in thread.to_run.buckets.iter().enumerate() {
+            below += count;
+            let bound_s = (1_u64 << bucket) as f64 / 1e6;
+            let bound =
+                if bucket + 1 == thread.to_run.buckets.len() { "+Inf".into() } else { bound_s.to_string() };
+            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {below}");
+        }
+        let _ = writeln!(text, "{name}_sum{{{labels}}} {}", thread.to_run.sum_ns as f64 / NS_PER_S);
+        let _ = writeln!(text, "{name}_count{{{labels}}} {below}");
+    }
+    let name = "tandem_domain_taken_seconds";
+    head(
+        &mut text,
+        name,
+        "counter",
+        SECONDS,
+        "Time for which vCPUs of a domain waited while another one ran",
+    );
+    for ((vm, taker), ns) in &totals.snapshot.taken_ns {
+        let by = match taker {
+            Taker::Vm(pid) => domain(totals, *pid),
+            Taker::Other => "host".into(),
+            Taker::Unknown => "unknown".into(),
+        };
+        let _ = writeln!(
+            text,
+            "{name}_total{{domain=\"{}\",by=\"{by}\"}} {}",
+            domain(totals, *vm),
+            *ns as f64 / NS_PER_S
+        );
+    }
+    text.push_str("# EOF\n");
+    text
+}
+
+fn head(text: &mut String, name: &str, kind: &str, unit: &str, help: &str) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "# TYPE {name} {kind}");
+    if !unit.is_empty() {
+        let _ = writeln!(text, "# UNIT {name} {unit}");
+    }
+    let _ = writeln!(text, "# HELP {name} {help}.");
+}
+
+/// As a label's value.
+fn domain(totals: &Totals, pid: u32) -> String {
+    let name = totals.labels.get(&pid).map_or_else(|| format!("vm-{pid}"), |label| label.name.clone());
+    name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::tests::{label, two_vms};
+
+    #[test]
+    fn vcpus_and_takers_are_rendered_under_their_names() {
+        let (_, mut snapshot) = two_vms();
+        if let Some(thread) = snapshot.threads.get_mut(&11) {
+            thread.to_run.buckets[3] = 2;
+            thread.to_run.sum_ns = 10_000;
+        }
+        let mut labels: BTreeMap<u32, Label> = [10, 20].map(|pid| (pid, label(pid))).into();
+        labels.insert(20, Label { name: "a \"b\"".into(), cgroup: String::new() });
+        let text = render(&Totals { snapshot, labels });
+        for line in [
+            "# TYPE tandem_domain_vcpu_delay_seconds counter",
+            "tandem_domain_vcpu_delay_seconds_total{domain=\"vm10\",vcpu=\"1\"} 2",
+            "tandem_domain_vcpu_interrupt_to_run_seconds_bucket{domain=\"vm10\",vcpu=\"1\",le=\"0.000008\"} 2",
+            "tandem_domain_vcpu_interrupt_to_run_seconds_bucket{domain=\"vm10\",vcpu=\"1\",le=\"+Inf\"} 2",
+            "tandem_domain_taken_seconds_total{domain=\"vm10\",by=\"a \\\"b\\\"\"} 1.8",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let value = line.rsplit(' ').next().unwrap_or("");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The observer: a BPF program that watches VMs, whatever schedules them.
+
+use crate::error::HostError;
+use crate::figures::{Snapshot, Taker, Thread};
+use crate::hooks::{Hook, Kernel};
+use libbpf_rs::query::ProgInfoIter;
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::path::Path;
+use tandem_bpf::observe::{intf, ObserveSkel, ObserveSkelBuilder};
+
+/// Names of its programs begin so.
+const PREFIX: &str = "observe_";
+
+/// Watches until it is dropped.
+pub struct Observer<'a> {
+    skel: ObserveSkel<'a>,
+    links: Vec<Link>,
+    missing: Vec<&'static Hook>,
+}
+
+/// Is KVM there?
+pub fn kvm_is_there(root: &Path) -> bool {
+    root.join("dev/kvm").exists() && root.join("sys/module/kvm").exists()
+}
+
+impl<'a> Observer<'a> {
+    /// Loads it, and begins to watch.
+    ///
+    /// # Errors
+    /// KVM is not there, the kernel lacks what is needed, or refuses.
+    pub fn start(storage: &'a mut MaybeUninit<OpenObject>) -> Result<Self, HostError> {
+        let root = Path::new("/");
+        if !root.join("sys/kernel/btf/vmlinux").exists() {
+            return Err(HostError::NoBtf);
+        }
+        if !kvm_is_there(root) {
+            return Err(HostError::NoKvm);
+        }
+        let missing = Kernel::under(root).missing();
+        if let Some(hook) = missing.iter().find(|hook| hook.needed) {
+            return Err(HostError::NoHook(hook.name));
+        }
+        let mut open = ObserveSkelBuilder::default().open(storage).map_err(HostError::Load)?;
+        for mut program in open.open_object_mut().progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            if missing.iter().any(|hook| hook.program == name) {
+                program.set_autoload(false);
+            }
+        }
+        let mut skel = open.load().map_err(HostError::Load)?;
+        let mut links = Vec::new();
+        for program in skel.object_mut().progs_mut() {
+            if !missing.iter().any(|hook| program.name() == hook.program) {
+                links.push(program.attach().map_err(HostError::Load)?);
+            }
+        }
+        Ok(Self { skel, links, missing })
+    }
+
+    /// What cannot be told, because a hook is missing.
+    pub fn not_observed(&self) -> Vec<&'static str> {
+        self.missing.iter().map(|hook| hook.tells).collect()
+    }
+
+    /// How many places it hangs on.
+    pub fn hooks(&self) -> usize {
+        self.links.len()
+    }
+
+    /// All totals now. What belongs to threads that have ended is in it for the last time.
+    ///
+    /// # Errors
+    /// A map cannot be read.
+    pub fn snapshot(&self) -> Result<Snapshot, HostError> {
+        let read = |what| move |source| HostError::Read { what, source };
+        let mut threads = BTreeMap::new();
+        let map = &self.skel.maps.threads;
+        let at_ns = now_ns();
+        let mut gone = Vec::new();
+        for key in map.keys() {
+            // It may have gone between the two.
+            let Some(value) = map.lookup(&key, MapFlags::ANY).map_err(read("threads"))? else { continue };
+            let (Some(tid), Some(record)) = (number(&key), record(&value)) else { continue };
+            threads.insert(tid, Thread::read(&record, at_ns));
+            if record.gone != 0 {
+                gone.push(key);
+            }
+        }
+        for key in gone {
+            // Nothing is lost if somebody else was faster.
+            let _ = map.delete(&key);
+        }
+        let mut taken_ns = BTreeMap::new();
+        let map = &self.skel.maps.taken;
+        let mut of_the_dead = Vec::new();
+        for key in map.keys() {
+            let Some(value) = map.lookup(&key, MapFlags::ANY).map_err(read("who took time"))? else {
+                continue;
+            };
+            let (Some(from), Some(by), Some(ns)) = (number(&key), number(&key[4..]), long(&value)) else {
+                continue;
+            };
+            if !threads.values().any(|thread| thread.vm == from) {
+                of_the_dead.push(key);
+                continue;
+            }
+            let by = match by {
+                intf::TAKEN_OTHER => Taker::Other,
+                intf::TAKEN_UNKNOWN => Taker::Unknown,
+                pid => Taker::Vm(pid),
+            };
+            taken_ns.insert((from, by), ns);
+        }
+        for key in of_the_dead {
+            let _ = map.delete(&key);
+        }
+        let no_room = self.skel.maps.bss_data.as_deref().map_or(0, |data| data.troubles.iter().sum());
+        Ok(Snapshot { at_ns, threads, taken_ns, no_room, bpf_ns: bpf_time_ns() })
+    }
+}
+
+/// CPU time of the observer's programs so far, ns; the kernel counts it only while `kernel.bpf_stats_enabled` is 1.
+fn bpf_time_ns() -> u64 {
+    ProgInfoIter::default()
+        .filter(|program| program.name.to_string_lossy().starts_with(PREFIX))
+        .map(|program| program.run_time_ns)
+        .sum()
+}
+
+fn number(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?))
+}
+
+fn long(bytes: &[u8]) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?))
+}
+
+/// CLOCK_MONOTONIC, as the BPF side reads it, ns.
+fn now_ns() -> u64 {
+    crate::sys::monotonic_ns()
+}
+
+fn record(bytes: &[u8]) -> Option<intf::thread_record> {
+    crate::sys::from_bytes(bytes)
+}

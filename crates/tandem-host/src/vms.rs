@@ -1,0 +1,169 @@
+//! What people call a virtual machine: from its cgroup and its VMM's command line. For display only; what is a VM and which
+//! thread runs which vCPU is KVM's word.
+
+use std::path::{Path, PathBuf};
+
+/// A virtual machine, as people know it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Label {
+    /// Its name; `VMM-PID` where it has none.
+    pub name: String,
+    /// Its cgroup, below the root; empty: not known.
+    pub cgroup: String,
+}
+
+/// Longest name that is shown.
+const LONGEST_NAME: usize = 64;
+/// What libvirt puts the threads of a VM into, below the VM's own cgroup.
+const LIBVIRT_PARTS: [&str; 3] = ["vcpu", "emulator", "iothread"];
+
+/// Of a process, as /proc shows it.
+pub fn label(proc: &Path, pid: u32) -> Label {
+    let file = |name: &str| -> PathBuf { proc.join(pid.to_string()).join(name) };
+    let read = |name: &str| std::fs::read(file(name)).unwrap_or_default();
+    let cgroup = cgroup_of(&String::from_utf8_lossy(&read("cgroup")));
+    let command: Vec<String> = read("cmdline")
+        .split(|byte| *byte == 0)
+        .map(|argument| String::from_utf8_lossy(argument).into_owned())
+        .collect();
+    let comm = String::from_utf8_lossy(&read("comm")).trim().to_owned();
+    let name = name_in_command(&command)
+        .or_else(|| name_in_cgroup(&cgroup))
+        .unwrap_or_else(|| format!("{}-{pid}", if comm.is_empty() { "vm" } else { &comm }));
+    Label { name: shown(&name), cgroup }
+}
+
+/// Text of others: without control characters, and not endless.
+fn shown(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(LONGEST_NAME).collect()
+}
+
+/// The cgroup (v2) of a VM: that of its process, without what libvirt puts below.
+fn cgroup_of(text: &str) -> String {
+    let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
+    let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    if parts.last().is_some_and(|last| LIBVIRT_PARTS.iter().any(|part| last.starts_with(part))) {
+        parts.pop();
+        if parts.last() == Some(&"libvirt") {
+            parts.pop();
+        }
+    }
+    parts.iter().map(|part| format!("/{}", shown(part))).collect()
+}
+
+/// QEMU: `-name guest=NAME,...` or `-name NAME,...`; Firecracker: `--id NAME`.
+fn name_in_command(command: &[String]) -> Option<String> {
+    let after = |option: &str| {
+        let at = command.iter().position(|argument| argument == option)?;
+        command.get(at + 1)
+    };
+    if let Some(value) = after("-name") {
+        let guest = value.split(',').find_map(|part| part.strip_prefix("guest="));
+        let name = guest.or_else(|| value.split(',').next()).unwrap_or_default();
+        return (!name.is_empty()).then(|| name.to_owned());
+    }
+    after("--id").filter(|name| !name.is_empty()).cloned()
+}
+
+/// libvirt: `machine-qemu\x2d1\x2dNAME.scope`; others: `NAME.scope` in a slice of VMs.
+fn name_in_cgroup(cgroup: &str) -> Option<String> {
+    let unit = cgroup.rsplit('/').find_map(|part| part.strip_suffix(".scope"))?;
+    let Some(machine) = unit.strip_prefix("machine-") else {
+        let of_vms = ["/qemu.slice/", "/machine.slice/", "/cocoon.slice/"];
+        return of_vms.iter().any(|slice| cgroup.contains(slice)).then(|| unit.to_owned());
+    };
+    let plain = unescape(machine);
+    let mut parts = plain.splitn(3, '-');
+    let (_, number, name) = (parts.next()?, parts.next()?, parts.next());
+    match name {
+        Some(name) if number.bytes().all(|byte| byte.is_ascii_digit()) => Some(name.to_owned()),
+        _ => Some(plain),
+    }
+}
+
+/// systemd's `\x2d` and the like.
+fn unescape(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut result = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let hex = bytes.get(at..at + 4).filter(|part| part.starts_with(b"\\x"));
+        let value = hex
+            .and_then(|part| std::str::from_utf8(&part[2..]).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match value {
+            Some(value) => {
+                result.push(value);
+                at += 4;
+            }
+            None => {
+                result.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&result).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn process(cgroup: &str, command: &[&str], comm: &str) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let proc = dir.path().join("42");
+        std::fs::create_dir(&proc).unwrap();
+        std::fs::write(proc.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
+        std::fs::write(proc.join("cmdline"), command.join("\0")).unwrap();
+        std::fs::write(proc.join("comm"), format!("{comm}\n")).unwrap();
+        dir
+    }
+
+    fn labelled(cgroup: &str, command: &[&str], comm: &str) -> (String, String) {
+        let dir = process(cgroup, command, comm);
+        let label = label(dir.path(), 42);
+        (label.name, label.cgroup)
+    }
+
+    #[test]
+    fn names_are_those_that_people_gave() {
+        let libvirt = "/machine.slice/machine-qemu\\x2d3\\x2dweb\\x2d1.scope";
+        assert_eq!(
+            labelled(
+                &format!("{libvirt}/libvirt/emulator"),
+                &["qemu", "-name", "guest=web-1,debug-threads=on"],
+                "qemu"
+            ),
+            ("web-1".into(), libvirt.into())
+        );
+        assert_eq!(labelled(&format!("{libvirt}/libvirt/vcpu0"), &["qemu"], "qemu").0, "web-1");
+        assert_eq!(
+            labelled("/qemu.slice/101.scope", &["kvm", "-id", "101", "-name", "db,debug-threads=on"], "kvm")
+                .0,
+            "db"
+        );
+        assert_eq!(labelled("/qemu.slice/101.scope", &["kvm"], "kvm").0, "101");
+        assert_eq!(labelled("/user.slice", &["firecracker", "--id", "f1"], "firecracker").0, "f1");
+        assert_eq!(
+            labelled("/user.slice/session-1.scope", &["vmm"], "cloud-hypervisor").0,
+            "cloud-hypervisor-42"
+        );
+    }
+
+    #[test]
+    fn a_process_that_has_gone_has_a_name_too() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(label(dir.path(), 7), Label { name: "vm-7".into(), cgroup: String::new() });
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_of_others_does_harm(cgroup in "\\PC{0,80}|[\\\\x0-9a-f/.\\-]{0,60}", name in ".{0,100}") {
+            let dir = process(&cgroup, &["qemu", "-name", &name], "qemu");
+            let label = label(dir.path(), 42);
+            prop_assert!(!label.name.chars().any(char::is_control));
+            prop_assert!(label.name.chars().count() <= LONGEST_NAME + 3);
+        }
+    }
+}
