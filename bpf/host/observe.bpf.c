@@ -120,8 +120,6 @@ static __always_inline void note_time(struct time_histogram *h, u64 ns)
 		bucket = NR_TIME_BUCKETS - 1;
 	h->count++;
 	h->sum_ns += ns;
-	if (ns > h->max_ns)
-		h->max_ns = ns;
 	h->buckets[bucket]++;
 }
 
@@ -185,48 +183,36 @@ static __always_inline struct thread_record *record_of(const struct task_struct 
 	return add_thread(tid, tgid, kind, now);
 }
 
-/* Whoever ran on this CPU in a wait that ends now has taken that time from a VM. */
-static __always_inline void blame(struct cpu_history *h, u32 from, u64 since_ns, u64 now)
+/* vCPUs of `from` have waited for `ns` while `by` ran. */
+static __always_inline void takes(u32 from, u32 by, u64 ns)
 {
-	struct taken_key key = { .from = from };
-	u64 until = now, *sum, ns;
-	u32 i;
+	struct taken_key key = { .from = from, .by = by };
+	u64 *sum = bpf_map_lookup_elem(&taken, &key);
 
-	for (i = 1; i <= TAKEN_RUNS; i++) {
-		struct stretch *s = &h->stretches[(h->next - i) % TAKEN_RUNS];
-		u64 begin = s->from_ns > since_ns ? s->from_ns : since_ns;
-
-		if (until <= since_ns)
-			return;
-		if (!s->from_ns)
-			break;
-		key.by = s->by;
-		ns = until > begin ? until - begin : 0;
-		until = begin;
-		if (!ns)
-			continue;
-		sum = bpf_map_lookup_elem(&taken, &key);
-		if (sum)
-			__sync_fetch_and_add(sum, ns);
-		else if (bpf_map_update_elem(&taken, &key, &ns, BPF_NOEXIST))
-			trouble(TROUBLE_TAKEN_FULL);
-	}
-	if (until <= since_ns)
-		return;
-	key.by = TAKEN_UNKNOWN;
-	ns = until - since_ns;
-	sum = bpf_map_lookup_elem(&taken, &key);
 	if (sum)
 		__sync_fetch_and_add(sum, ns);
 	else if (bpf_map_update_elem(&taken, &key, &ns, BPF_NOEXIST))
 		trouble(TROUBLE_TAKEN_FULL);
 }
 
-static __always_inline void becomes_ready(struct thread_record *r, u64 now)
+/* Whoever ran on this CPU in a wait that ends now has taken that time from a VM. */
+static __always_inline void blame(struct cpu_history *h, u32 from, u64 since_ns, u64 now)
 {
-	/* A thread that has not left its CPU yet, and is woken while it is about to, goes on. */
-	if (!r->running_since_ns && !r->ready_since_ns)
-		r->ready_since_ns = now;
+	u64 until = now;
+	u32 i;
+
+	for (i = 1; i <= TAKEN_RUNS && until > since_ns; i++) {
+		struct stretch *s = &h->stretches[(h->next - i) % TAKEN_RUNS];
+		u64 begin = s->from_ns > since_ns ? s->from_ns : since_ns;
+
+		if (!s->from_ns)
+			break;
+		if (until > begin)
+			takes(from, s->by, until - begin);
+		until = begin;
+	}
+	if (until > since_ns)
+		takes(from, TAKEN_UNKNOWN, until - since_ns);
 }
 
 /* Current is the vCPU's thread that is about to be left, or left the guest: its VMM's memory can be read. */
@@ -302,9 +288,11 @@ int BPF_PROG(observe_wakeup, struct task_struct *p)
 	u64 now = now_ns();
 	struct thread_record *r = record_of(p, now);
 
+	/* A thread that has not left its CPU yet, and is woken while it is about to, goes on. */
 	if (r && !r->running_since_ns) {
 		r->wakeups++;
-		becomes_ready(r, now);
+		if (!r->ready_since_ns)
+			r->ready_since_ns = now;
 	}
 	return 0;
 }

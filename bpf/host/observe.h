@@ -34,7 +34,6 @@ enum exit_class {
 struct time_histogram {
 	u64 count;
 	u64 sum_ns;
-	u64 max_ns;
 	u32 buckets[NR_TIME_BUCKETS];
 };
 

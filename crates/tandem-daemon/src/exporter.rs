@@ -1,6 +1,7 @@
 //! Figures for Prometheus: OpenMetrics text over HTTP.
 
 use crate::DaemonError;
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -71,10 +72,20 @@ fn serve<T: Clone>(server: &Server, latest: &Mutex<T>, render: fn(&T) -> String)
     }
 }
 
+/// The lines before the samples of a metric family, as OpenMetrics text. `unit`: empty if it has none.
+pub fn head(text: &mut String, name: &str, kind: &str, unit: &str, help: &str) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "# TYPE {name} {kind}");
+    if !unit.is_empty() {
+        let _ = writeln!(text, "# UNIT {name} {unit}");
+    }
+    let _ = writeln!(text, "# HELP {name} {help}.");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
+    use std::io::{Read, Write as _};
 
     fn exporter() -> Exporter<u64> {
         Exporter::start("127.0.0.1:0".parse().unwrap(), |figure| format!("tandem_figure_total {figure}\n"))

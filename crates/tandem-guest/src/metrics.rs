@@ -3,6 +3,7 @@
 use crate::stats::GuestStats;
 use serde_json::Value;
 use std::fmt::Write;
+use tandem_daemon::exporter::head;
 
 /// OpenMetrics text. Counters and their descriptions are those of the statistics, so that nothing has to
 /// be kept in step by hand.
@@ -15,7 +16,8 @@ pub(crate) fn render(stats: &GuestStats) -> String {
         let help = field.attrs.desc.as_deref().unwrap_or("");
         let name = format!("tandem_guest_{name}");
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "# TYPE {name} counter\n# HELP {name} {help}.\n{name}_total {value}");
+        head(&mut text, &name, "counter", "", help);
+        let _ = writeln!(text, "{name}_total {value}");
     }
     let now = &stats.now;
     for (name, help, value) in [
@@ -32,17 +34,16 @@ pub(crate) fn render(stats: &GuestStats) -> String {
         ("cgroups_shared", "Cgroups that share their parent's record", now.groups_shared as f64),
         ("cgroups_limited", "Cgroups with a quota", now.limits as f64),
     ] {
-        let _ = writeln!(
-            text,
-            "# TYPE tandem_guest_{name} gauge\n# HELP tandem_guest_{name} {help}.\ntandem_guest_{name} {value}"
-        );
+        let name = format!("tandem_guest_{name}");
+        head(&mut text, &name, "gauge", "", help);
+        let _ = writeln!(text, "{name} {value}");
     }
     for (name, unit, help, of) in [
         ("share", "ratio", "Share of a pCPU that the vCPU gets when it has work", 0),
         ("absence", "seconds", "Mean length of a preemption interval of the vCPU", 1),
     ] {
         let name = format!("tandem_guest_vcpu_{name}_{unit}");
-        let _ = writeln!(text, "# TYPE {name} gauge\n# UNIT {name} {unit}\n# HELP {name} {help}.");
+        head(&mut text, &name, "gauge", unit, help);
         for (cpu, vcpu) in stats.vcpus.iter().filter(|(_, vcpu)| vcpu.age_ms >= 0.0) {
             let value = if of == 0 { vcpu.share } else { vcpu.inactive_mean_us / 1e6 };
             let _ = writeln!(text, "{name}{{cpu=\"{cpu}\"}} {value}");

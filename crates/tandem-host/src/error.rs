@@ -8,9 +8,6 @@ pub enum HostError {
     /// Not root.
     #[error("observing virtual machines needs root (sudo tandem host --observe)")]
     NotRoot,
-    /// The kernel has no type information.
-    #[error("this kernel has no type information (/sys/kernel/btf/vmlinux): it was built without CONFIG_DEBUG_INFO_BTF")]
-    NoBtf,
     /// KVM is not there.
     #[error("there is no KVM on this machine (/dev/kvm): load kvm_intel or kvm_amd, or add --wait")]
     NoKvm,

@@ -3,7 +3,7 @@
 use crate::times::Times;
 use crate::vms::Label;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tandem_bpf::observe::intf;
 
 /// Classes of reasons for which a vCPU leaves the guest, in the order of `enum exit_class` (`bpf/host/observe.h`).
@@ -136,6 +136,13 @@ pub struct Snapshot {
     pub no_room: u64,
     /// CPU time of the observer's BPF programs, ns; 0: the kernel does not count it.
     pub bpf_ns: u64,
+}
+
+impl Snapshot {
+    /// The VMs that have threads in it, by the process of their VMM.
+    pub fn vms(&self) -> BTreeSet<u32> {
+        self.threads.values().map(|thread| thread.vm).collect()
+    }
 }
 
 /// A vCPU, or the other threads of a VM together, in an interval.

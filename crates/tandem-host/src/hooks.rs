@@ -66,8 +66,10 @@ pub const HOOKS: [Hook; 5] = [
     },
 ];
 
-/// Modules that KVM consists of; built in, they are part of `vmlinux`.
-const MODULES: [&str; 4] = ["kvm", "kvm_intel", "kvm_amd", "vmlinux"];
+/// Modules that KVM consists of.
+const MODULES: [&str; 3] = ["kvm", "kvm_intel", "kvm_amd"];
+/// What it is part of where it is built in.
+const BUILT_IN: &str = "vmlinux";
 
 /// What the kernel says of itself.
 #[derive(Debug, Default)]
@@ -80,7 +82,12 @@ impl Kernel {
     /// Of the running one, as seen below `root`.
     pub fn under(root: &Path) -> Self {
         let btf = root.join("sys/kernel/btf");
-        let types = MODULES.iter().filter_map(|module| std::fs::read(btf.join(module)).ok()).collect();
+        let read = |name: &str| std::fs::read(btf.join(name)).ok();
+        let mut types: Vec<Vec<u8>> = MODULES.iter().filter_map(|module| read(module)).collect();
+        if types.is_empty() {
+            // Twenty times as much to search.
+            types.extend(read(BUILT_IN));
+        }
         let lists: [PathBuf; 2] = [
             root.join("sys/kernel/tracing/available_filter_functions"),
             root.join("sys/kernel/debug/tracing/available_filter_functions"),

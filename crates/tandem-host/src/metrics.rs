@@ -5,6 +5,7 @@ use crate::figures::{Role, Snapshot, Taker, Thread, EXITS};
 use crate::vms::Label;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use tandem_daemon::exporter::head;
 
 /// Totals and names.
 #[derive(Debug, Clone, Default)]
@@ -103,15 +104,6 @@ pub fn render(totals: &Totals) -> String {
     }
     text.push_str("# EOF\n");
     text
-}
-
-fn head(text: &mut String, name: &str, kind: &str, unit: &str, help: &str) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "# TYPE {name} {kind}");
-    if !unit.is_empty() {
-        let _ = writeln!(text, "# UNIT {name} {unit}");
-    }
-    let _ = writeln!(text, "# HELP {name} {help}.");
 }
 
 /// As a label's value.

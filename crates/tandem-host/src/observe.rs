@@ -3,13 +3,15 @@
 use crate::error::HostError;
 use crate::figures::{Snapshot, Taker, Thread};
 use crate::hooks::{Hook, Kernel};
+use crate::sys;
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
-use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::path::Path;
 use tandem_bpf::observe::{intf, ObserveSkel, ObserveSkelBuilder};
+use tandem_daemon::preflight::SystemPaths;
+use tandem_daemon::DaemonError;
 
 /// Names of its programs begin so.
 const PREFIX: &str = "observe_";
@@ -33,8 +35,8 @@ impl<'a> Observer<'a> {
     /// KVM is not there, the kernel lacks what is needed, or refuses.
     pub fn start(storage: &'a mut MaybeUninit<OpenObject>) -> Result<Self, HostError> {
         let root = Path::new("/");
-        if !root.join("sys/kernel/btf/vmlinux").exists() {
-            return Err(HostError::NoBtf);
+        if !SystemPaths::default().btf().exists() {
+            return Err(DaemonError::NoBtf.into());
         }
         if !kvm_is_there(root) {
             return Err(HostError::NoKvm);
@@ -76,15 +78,18 @@ impl<'a> Observer<'a> {
     /// A map cannot be read.
     pub fn snapshot(&self) -> Result<Snapshot, HostError> {
         let read = |what| move |source| HostError::Read { what, source };
-        let mut threads = BTreeMap::new();
         let map = &self.skel.maps.threads;
-        let at_ns = now_ns();
+        let at_ns = sys::monotonic_ns();
+        let mut snapshot = Snapshot { at_ns, ..Snapshot::default() };
         let mut gone = Vec::new();
         for key in map.keys() {
             // It may have gone between the two.
             let Some(value) = map.lookup(&key, MapFlags::ANY).map_err(read("threads"))? else { continue };
-            let (Some(tid), Some(record)) = (number(&key), record(&value)) else { continue };
-            threads.insert(tid, Thread::read(&record, at_ns));
+            let (Some(tid), Some(record)) = (number(&key), sys::from_bytes::<intf::thread_record>(&value))
+            else {
+                continue;
+            };
+            snapshot.threads.insert(tid, Thread::read(&record, at_ns));
             if record.gone != 0 {
                 gone.push(key);
             }
@@ -93,7 +98,7 @@ impl<'a> Observer<'a> {
             // Nothing is lost if somebody else was faster.
             let _ = map.delete(&key);
         }
-        let mut taken_ns = BTreeMap::new();
+        let vms = snapshot.vms();
         let map = &self.skel.maps.taken;
         let mut of_the_dead = Vec::new();
         for key in map.keys() {
@@ -103,7 +108,7 @@ impl<'a> Observer<'a> {
             let (Some(from), Some(by), Some(ns)) = (number(&key), number(&key[4..]), long(&value)) else {
                 continue;
             };
-            if !threads.values().any(|thread| thread.vm == from) {
+            if !vms.contains(&from) {
                 of_the_dead.push(key);
                 continue;
             }
@@ -112,13 +117,15 @@ impl<'a> Observer<'a> {
                 intf::TAKEN_UNKNOWN => Taker::Unknown,
                 pid => Taker::Vm(pid),
             };
-            taken_ns.insert((from, by), ns);
+            snapshot.taken_ns.insert((from, by), ns);
         }
         for key in of_the_dead {
             let _ = map.delete(&key);
         }
-        let no_room = self.skel.maps.bss_data.as_deref().map_or(0, |data| data.troubles.iter().sum());
-        Ok(Snapshot { at_ns, threads, taken_ns, no_room, bpf_ns: bpf_time_ns() })
+        snapshot.no_room = self.skel.maps.bss_data.as_deref().map_or(0, |data| data.troubles.iter().sum());
+        // Last: it takes long, and the records are to be those of `at_ns`.
+        snapshot.bpf_ns = bpf_time_ns();
+        Ok(snapshot)
     }
 }
 
@@ -136,13 +143,4 @@ fn number(bytes: &[u8]) -> Option<u32> {
 
 fn long(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?))
-}
-
-/// CLOCK_MONOTONIC, as the BPF side reads it, ns.
-fn now_ns() -> u64 {
-    crate::sys::monotonic_ns()
-}
-
-fn record(bytes: &[u8]) -> Option<intf::thread_record> {
-    crate::sys::from_bytes(bytes)
 }

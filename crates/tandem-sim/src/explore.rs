@@ -83,6 +83,21 @@ fn hogs_wait(actor: &Actor<'_>) {
     actor.pass(33 * MS);
 }
 
+/// The tasks of `hogs_wait`: one on CPU 1, the others on CPU 0.
+const HOGS: &[Member] = &[
+    Member { only: Some(0), ..FREE },
+    Member { only: Some(1), ..FREE },
+    Member { only: Some(0), ..FREE },
+    Member { only: Some(0), ..FREE },
+    Member { only: Some(0), ..FREE },
+];
+
+/// CPU 1 finds that CPU 0 is heavier, and pulls.
+fn pull_by_load_balance(actor: &Actor<'_>) {
+    actor.tick(1);
+    actor.schedule(1);
+}
+
 fn over_quota(actor: &Actor<'_>) {
     actor.wake(0, 0);
     actor.schedule(0);
@@ -135,24 +150,12 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "CPU-bound tasks are pulled by load balance while they run and sleep",
         cpus: 2,
         groups: &[],
-        members: &[
-            Member { only: Some(0), ..FREE },
-            Member { only: Some(1), ..FREE },
-            Member { only: Some(0), ..FREE },
-            Member { only: Some(0), ..FREE },
-            Member { only: Some(0), ..FREE },
-        ],
+        members: HOGS,
         prepare: hogs_wait,
-        parts: &[
-            |actor| {
-                actor.tick(1);
-                actor.schedule(1);
-            },
-            |actor| {
-                actor.schedule(0);
-                actor.sleep(0);
-            },
-        ],
+        parts: &[pull_by_load_balance, |actor| {
+            actor.schedule(0);
+            actor.sleep(0);
+        }],
         moves: &[c"lb_pulled"],
         check: nothing_more,
     },
@@ -160,25 +163,13 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "CPU-bound tasks are pulled by load balance while they end",
         cpus: 2,
         groups: &[],
-        members: &[
-            Member { only: Some(0), ..FREE },
-            Member { only: Some(1), ..FREE },
-            Member { only: Some(0), ..FREE },
-            Member { only: Some(0), ..FREE },
-            Member { only: Some(0), ..FREE },
-        ],
+        members: HOGS,
         prepare: hogs_wait,
-        parts: &[
-            |actor| {
-                actor.tick(1);
-                actor.schedule(1);
-            },
-            |actor| {
-                for task in 2..5 {
-                    actor.end(0, task);
-                }
-            },
-        ],
+        parts: &[pull_by_load_balance, |actor| {
+            for task in 2..5 {
+                actor.end(0, task);
+            }
+        }],
         moves: &[c"lb_pulled"],
         check: nothing_more,
     },
@@ -186,25 +177,13 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "CPU-bound tasks are pulled by load balance while they get another affinity",
         cpus: 2,
         groups: &[],
-        members: &[
-            Member { only: Some(0), ..FREE },
-            Member { only: Some(1), ..FREE },
-            Member { only: Some(0), ..FREE },
-            Member { only: Some(0), ..FREE },
-            Member { only: Some(0), ..FREE },
-        ],
+        members: HOGS,
         prepare: hogs_wait,
-        parts: &[
-            |actor| {
-                actor.tick(1);
-                actor.schedule(1);
-            },
-            |actor| {
-                for task in 2..5 {
-                    actor.set_allowed(0, task, &[true, false]);
-                }
-            },
-        ],
+        parts: &[pull_by_load_balance, |actor| {
+            for task in 2..5 {
+                actor.set_allowed(0, task, &[true, false]);
+            }
+        }],
         moves: &[c"lb_pulled"],
         check: nothing_more,
     },

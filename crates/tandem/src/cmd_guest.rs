@@ -198,7 +198,7 @@ enum FaultArg {
     NoRelease,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(value) if (0.1..=86_400.0).contains(&value) => Ok(Duration::from_secs_f64(value)),
         _ => Err("expected seconds from 0.1 to 86400".into()),

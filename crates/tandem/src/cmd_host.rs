@@ -1,6 +1,7 @@
 //! `tandem host`: beneath virtual machines.
 
-use anyhow::{bail, Context};
+use crate::cmd_guest::seconds;
+use anyhow::Context;
 use clap::Args;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -27,7 +28,7 @@ const STEP: Duration = Duration::from_millis(100);
 pub struct HostCmd {
     /// Watch, and print figures every SEC seconds
     #[arg(long, value_name = "SEC", num_args = 0..=1, default_missing_value = "1", value_parser = seconds, required = true)]
-    observe: Option<Duration>,
+    observe: Duration,
 
     /// End after so many intervals
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -57,7 +58,6 @@ pub struct HostCmd {
 impl HostCmd {
     /// Watches until interrupted, or for as many intervals as asked.
     pub fn run(&self) -> anyhow::Result<ExitCode> {
-        let Some(interval) = self.observe else { bail!("say what to do: tandem host --observe") };
         catch_termination();
         if !tandem_daemon::sys::is_root() {
             return Err(HostError::NotRoot.into());
@@ -76,18 +76,17 @@ impl HostCmd {
         let mut storage = MaybeUninit::uninit();
         let observer = Observer::start(&mut storage)?;
         log::info!("observing by {} hooks", observer.hooks());
-        self.watch(&observer, interval, exporter.as_ref())
+        self.watch(&observer, exporter.as_ref())
     }
 
     fn watch(
         &self,
         observer: &Observer<'_>,
-        interval: Duration,
         exporter: Option<&Exporter<Totals>>,
     ) -> anyhow::Result<ExitCode> {
         let mut labels: BTreeMap<u32, Label> = BTreeMap::new();
         let mut earlier = observer.snapshot()?;
-        let mut next = Instant::now() + interval;
+        let mut next = Instant::now() + self.observe;
         let mut left = self.count;
         while left != Some(0) {
             while Instant::now() < next {
@@ -96,7 +95,7 @@ impl HostCmd {
                 }
                 std::thread::sleep(STEP.min(next.saturating_duration_since(Instant::now())));
             }
-            next += interval;
+            next += self.observe;
             let later = observer.snapshot()?;
             name(&mut labels, &later);
             let mut report =
@@ -136,15 +135,9 @@ fn unnamed(pid: u32) -> Label {
 
 /// Names of VMs that are new; those that have gone are forgotten.
 fn name(labels: &mut BTreeMap<u32, Label>, snapshot: &Snapshot) {
-    labels.retain(|pid, _| snapshot.threads.values().any(|thread| thread.vm == *pid));
-    for thread in snapshot.threads.values() {
-        labels.entry(thread.vm).or_insert_with(|| vms::label(Path::new("/proc"), thread.vm));
-    }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(secs) if (0.1..=86_400.0).contains(&secs) => Ok(Duration::from_secs_f64(secs)),
-        _ => Err("want seconds from 0.1 to 86400".into()),
+    let vms = snapshot.vms();
+    labels.retain(|pid, _| vms.contains(pid));
+    for pid in vms {
+        labels.entry(pid).or_insert_with(|| vms::label(Path::new("/proc"), pid));
     }
 }
