@@ -54,6 +54,16 @@ POLICY u64 max_u64(u64 a, u64 b)
 	return a > b ? a : b;
 }
 
+/* Regular distance of a kernel's ticks, from a rough measurement of it: HZ is 100, 250, 300 or 1000. */
+POLICY u64 tick_length_ns(u64 measured_ns)
+{
+	if (measured_ns > 7 * NSEC_PER_MSEC_)
+		return 10 * NSEC_PER_MSEC_;
+	if (measured_ns > 3650 * NSEC_PER_USEC_)
+		return 4 * NSEC_PER_MSEC_;
+	return measured_ns > 2 * NSEC_PER_MSEC_ ? 10 * NSEC_PER_MSEC_ / 3 : NSEC_PER_MSEC_;
+}
+
 /* a - b, never below zero. */
 POLICY u64 sub_floor_u64(u64 a, u64 b)
 {

@@ -33,6 +33,11 @@ static __always_inline u64 k_now(void)
 	return scx_bpf_now();
 }
 
+static __always_inline u64 k_jiffies(void)
+{
+	return bpf_jiffies64();
+}
+
 static __always_inline bool k_is_kthread(const struct task_struct *p)
 {
 	return p->flags & K_PF_KTHREAD;

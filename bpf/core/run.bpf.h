@@ -84,7 +84,12 @@ static __always_inline void turn_ends(const struct task_struct *p, struct task_s
  */
 static __always_inline void rests(struct cpu_state *c, s32 cpu)
 {
+	u64 due;
+
 	rest_from_balancing(c);
+	/* Some CPU may have found the late queue empty just before the kernel put a task there. */
+	if (!c->late_due_ns && may_wait(c, CLASS_NORMAL) && k_peek_key(late_queue_of(cpu), &due))
+		c->late_due_ns = due;
 	if (c->online && waiting_normal(cpu, c))
 		k_kick_idle(cpu);
 }

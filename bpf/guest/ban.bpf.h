@@ -262,6 +262,18 @@ COLD s32 refuge(s32 pid)
 	return to;
 }
 
+/* A task waits for `cpu` that did not a moment ago. Without a tick nothing would check whether the running task is still alone. */
+COLD int kick_for_waiting(s32 cpu)
+{
+	struct cpu_state *c = cpu_state(cpu);
+
+	if (c && c->endless)
+		k_kick_preempt(cpu);
+	else
+		k_kick_idle(cpu);
+	return 0;
+}
+
 /* Migrate the tasks that wait in a queue of a banned vCPU and may run elsewhere. Called from dispatch. */
 COLD int send_away(u32 cpu, u64 queue)
 {
@@ -286,7 +298,7 @@ COLD int send_away(u32 cpu, u64 queue)
 			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, own->move_key);
 			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, own->move_queue, 0)) {
 				count(own, CNT_EVICTED);
-				k_kick_idle(to);
+				kick_for_waiting(to);
 			} else {
 				not_taken_over(p->pid, cpu);
 			}

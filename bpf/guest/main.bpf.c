@@ -162,10 +162,18 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 
 	if (!t || !c)
 		return;
-	expect_tick(c, now);
+	/*
+	 * A CPU without ticks (nohz_full) has one a second, which another CPU takes for it: that says nothing about when
+	 * the vCPU was preempted.
+	 */
+	if (c->endless)
+		c->side.tick_at_ns = 0;
+	else
+		expect_tick(c, now);
 	if (c->throttled_limit)
 		look_after_throttled(now);
-	observe(c, cpu, now, WAS_BUSY);
+	if (cpu == bpf_get_smp_processor_id())
+		observe(c, cpu, now, WAS_BUSY);
 	charge(p, t, c, cpu, now);
 	rebook_work(t, c);
 	reweigh(t, c);

@@ -33,8 +33,28 @@ u32 steal_untold;
 /* Disabled interrupts make a tick late, too, but hardly by more than this. */
 #define GUESS_LATE_NS NSEC_PER_MSEC_
 
-/* Shortest observed time between two ticks, their regular distance; at first that of the slowest kernel (HZ=100). */
+/* Regular distance of two ticks; until it is known that of the slowest kernel (HZ=100). */
 u64 tick_ns = 10 * NSEC_PER_MSEC_;
+
+/* Jiffies, which the kernel counts by the clock however late its ticks are, tell how long one is. */
+#define TICK_JIFFIES 32
+u64 first_jiffies;
+u64 first_jiffies_at_ns;
+u32 tick_known;
+
+COLD int learn_tick(u64 now)
+{
+	u64 passed = k_jiffies() - first_jiffies;
+
+	if (!first_jiffies_at_ns) {
+		first_jiffies = k_jiffies();
+		first_jiffies_at_ns = now;
+	} else if (passed >= TICK_JIFFIES) {
+		tick_ns = tick_length_ns(sub_floor_u64(now, first_jiffies_at_ns) / passed);
+		tick_known = 1;
+	}
+	return 0;
+}
 
 static __always_inline bool page_used(void)
 {
@@ -105,7 +125,8 @@ static __always_inline bool is_preempted(s32 cpu, const struct cpu_state *c, u64
 
 		return st && st->preempted;
 	}
-	return c->curr_class != CLASS_NONE && now - c->side.seen_at_ns > tick_ns * 9 / 4;
+	/* Where a task runs without ticks there is nothing to go by. */
+	return c->curr_class != CLASS_NONE && !c->endless && now - c->side.seen_at_ns > tick_ns * 9 / 4;
 }
 
 #endif

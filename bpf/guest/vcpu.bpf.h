@@ -181,10 +181,8 @@ COLD int forget_others(s32 cpu)
 /* A tick of a busy CPU: when was it due? */
 static __always_inline void expect_tick(struct cpu_state *c, u64 now)
 {
-	u64 since = sub_floor_u64(now, c->side.tick_at_ns);
-
-	if (since >= 900 * NSEC_PER_USEC_ && since < tick_ns)
-		tick_ns = since;
+	if (!tick_known)
+		learn_tick(now);
 	c->side.scan_due_ns = c->side.tick_at_ns ? c->side.tick_at_ns + tick_ns : 0;
 	c->side.tick_at_ns = now;
 }

@@ -178,8 +178,10 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 		cpu = push_task(p, t, c, cpu, now);
 	}
 	c = cpu_state(cpu);
-	if (!c)
+	if (!c) {
+		k_insert_local(p, base_request_ns, enq_flags);
 		return;
+	}
 	if (queue_cpu(t) == cpu)
 		reweigh(t, c);
 	else

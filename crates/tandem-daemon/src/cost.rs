@@ -1,10 +1,11 @@
 //! What a running scheduler costs: BPF time by the kernel's own run statistics, and the daemon's memory.
 
-use crate::DaemonError;
+use crate::{sys, DaemonError};
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::ProgramType;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// A decision is a task that begins to run: the callback whose name has this ending. What precedes the
@@ -12,6 +13,8 @@ use std::time::Duration;
 const DECISION: &str = "_running";
 /// Prefix of our callbacks that are the same on either side.
 const CORE: &str = "core_";
+/// Where sched_ext schedulers answer.
+const STATS_SOCKET: &str = "/var/run/scx/root/stats";
 /// The kernel keeps this many characters of a program's name.
 const KEPT: usize = 15;
 
@@ -81,24 +84,16 @@ fn prefix_of(name: &str) -> Option<&str> {
     whole.or_else(cut).filter(|prefix| !prefix.is_empty())
 }
 
-/// Resident memory of the process that has loaded the scheduler: the largest other process of our name.
+/// Resident memory of the scheduler's daemon: the process that answers on the socket for statistics. 0: none does.
 fn daemon_rss_mib() -> f64 {
-    let own = std::process::id();
-    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
-    let mut largest_kib = 0.0f64;
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let path = entry.path();
-        let is_other = entry.file_name().to_string_lossy().parse::<u32>().is_ok_and(|pid| pid != own);
-        if !is_other || std::fs::read_to_string(path.join("comm")).unwrap_or_default() != name {
-            continue;
-        }
-        let status = std::fs::read_to_string(path.join("status")).unwrap_or_default();
-        let kib = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
-        largest_kib = largest_kib.max(kib.unwrap_or(0.0));
-    }
-    largest_kib / 1024.0
+    let Some(pid) = UnixStream::connect(STATS_SOCKET).ok().and_then(|stream| sys::peer_pid(&stream)) else {
+        return 0.0;
+    };
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let kib = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+    kib.unwrap_or(0.0) / 1024.0
 }
 
 #[cfg(test)]

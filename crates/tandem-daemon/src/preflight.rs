@@ -74,8 +74,8 @@ impl CgroupSupport {
     }
 }
 
-/// Depth to which the cgroup tree is searched; the kernel's own default limit is far above what is used.
-const MAX_CGROUP_DEPTH: usize = 32;
+/// Depth to which the cgroup tree is searched. No cgroup is deeper: its path would be longer than PATH_MAX.
+const MAX_CGROUP_DEPTH: usize = 2048;
 
 /// Can the scheduler be loaded on this machine, and would it honour what is configured?
 ///
@@ -210,6 +210,15 @@ mod tests {
         assert!(error.to_string().contains("50000 100000"));
         check(&paths, true, || old, true).unwrap();
         std::fs::remove_file(&knob).unwrap();
+        let deep = (0..40).fold(paths.cgroup.clone(), |dir, _| dir.join("d"));
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::write(deep.join("cpu.max"), "50000 100000\n").unwrap();
+        let error = check(&paths, true, || old, false).unwrap_err();
+        assert!(
+            matches!(&error, DaemonError::CgroupKnob { path, .. } if *path == deep.join("cpu.max")),
+            "{error}"
+        );
+        std::fs::remove_file(deep.join("cpu.max")).unwrap();
         let knob = paths.cgroup.join("system.slice/a.service/cpu.idle");
         std::fs::write(&knob, "1\n").unwrap();
         let no_idle = CgroupSupport { quota: true, idle: false };

@@ -8,8 +8,8 @@ use tandem_probe::hypervisor::Hypervisor;
 
 /// At most this many cgroups with a setting are named.
 const NAMED: usize = 3;
-/// Depth to which the cgroup tree is searched.
-const MAX_DEPTH: usize = 32;
+/// Depth to which the cgroup tree is searched. No cgroup is deeper: its path would be longer than PATH_MAX.
+const MAX_DEPTH: usize = 2048;
 
 /// Examines this machine.
 pub fn examine_this_machine() -> Vec<Finding> {

@@ -204,6 +204,10 @@ fn start_probe(cpu: usize, stop: &Arc<AtomicBool>, found: &Sender<Block>) -> Res
             }
             let mut core = Here::without_accounts(cpu, Instant::now());
             while let Ok(length) = inbox.recv() {
+                // The CPU may have been offline for a moment: then the kernel has let this thread run anywhere.
+                if tandem_probe::sys::pin_to(cpu).is_err() {
+                    continue;
+                }
                 let blocks = work(&mut core, length, || stop.load(Ordering::Relaxed));
                 // The receiver may be gone.
                 let _ = blocks.map(|block_ns| found.send((cpu, block_ns)));

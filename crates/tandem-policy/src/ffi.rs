@@ -20,6 +20,7 @@ pub mod safe {
     }
 
     by_value! {
+        tick_length_ns(measured_ns: u64) -> u64;
         weight_of_nice(nice: i32) -> u32;
         virtual_ns(service_ns: u64, weight: u64) -> u64;
         real_ns(virt_ns: u64, weight: u64) -> u64;

@@ -23,6 +23,11 @@ pub const UNIT: u64 = 1 << 20;
 /// Scale of the root group.
 pub const SCALE_ONE: u64 = 1 << 30;
 
+/// Arithmetic and clocks (`policy/base.h`).
+pub mod base {
+    pub use crate::ffi::safe::tick_length_ns;
+}
+
 /// Virtual deadlines (`policy/eevdf.h`).
 pub mod eevdf {
     pub use crate::ffi::safe::{

@@ -84,6 +84,17 @@ fn distance(request: u64, weight: u64, order: Order) -> u64 {
 }
 
 #[test]
+fn the_length_of_a_tick_is_one_that_kernels_have() {
+    for hz in [100_u64, 250, 300, 1000] {
+        let exact = 1_000_000_000 / hz;
+        // Thirty-two jiffies are counted: one more or less is three percent.
+        for measured in [exact - exact * 4 / 100, exact, exact + exact * 4 / 100] {
+            assert_eq!(tandem_policy::base::tick_length_ns(measured), exact, "HZ={hz}, measured {measured}");
+        }
+    }
+}
+
+#[test]
 fn weights_are_the_kernels() {
     assert_eq!(weight_of_nice(0), 1024);
     assert_eq!(weight_of_nice(-20), 88761);

@@ -149,6 +149,8 @@ pub struct Iteration {
 /// A kernel.
 #[derive(Debug, Default)]
 pub struct Kernel {
+    /// Regular distance of ticks, ns.
+    pub tick_ns: Ns,
     /// Number of insertions into DSQs so far.
     pub inserted: u64,
     /// Time, ns.

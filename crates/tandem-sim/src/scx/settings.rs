@@ -18,6 +18,8 @@ pub struct Settings {
     pub threads: Vec<usize>,
     /// Speed of each CPU's core, as the policy is told, relative to the fastest core.
     pub speeds: Vec<f64>,
+    /// Regular distance of the kernel's ticks, ns.
+    pub tick_ns: Ns,
     /// The steal time page reports steal (guests).
     pub steal_page: bool,
     /// Base request of a task, ns.
@@ -42,6 +44,7 @@ impl Settings {
             cores: each.clone(),
             speeds: vec![1.0; each.len()],
             threads: each,
+            tick_ns: 4_000_000,
             steal_page: false,
             request_ns: 3_000_000,
             slice_timers: true,

@@ -171,6 +171,11 @@ extern "C" fn scx_bpf_now() -> u64 {
     state().kernel.now
 }
 
+extern "C" fn bpf_jiffies64() -> u64 {
+    let kernel = &state().kernel;
+    kernel.now / kernel.tick_ns.max(1)
+}
+
 extern "C" fn bpf_get_smp_processor_id() -> u32 {
     state().kernel.here as u32
 }
@@ -634,6 +639,7 @@ supply!(
     bpf_iter_scx_dsq_destroy,
     bpf_iter_scx_dsq_new,
     bpf_iter_scx_dsq_next,
+    bpf_jiffies64,
     bpf_ktime_get_ns,
     bpf_map_delete_elem,
     bpf_map_lookup_elem,

@@ -196,6 +196,7 @@ impl Policy {
             cpus: vec![ScxCpu::default(); cpus],
             idle: Mask::new(cpus, 0..cpus),
             layout: settings.layout.clone(),
+            tick_ns: settings.tick_ns,
             ..Kernel::default()
         };
         let state = State {
