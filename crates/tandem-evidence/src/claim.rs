@@ -219,6 +219,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_books_claims_can_be_read() {
+        let book = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/evidence.toml");
+        assert!(Book::load(&book).unwrap().experiments().len() > 50);
+    }
+
+    #[test]
     fn a_book_is_read_and_its_experiments_are_listed_once() {
         let book: Book = toml::from_str(
             r#"
