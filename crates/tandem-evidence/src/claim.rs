@@ -116,7 +116,8 @@ pub enum Target {
     /// The ratio is worse than 1 by at most this fraction, in the metric's own direction, over its whole 95 % interval.
     /// An interval that contains the bound leaves the claim open.
     NotWorseBy(f64),
-    /// The arm's median is worse than that of the best other arm (without the baseline) by at most this fraction.
+    /// The arm is worse than the best other arm (by median, without the baseline) by at most this fraction, over the whole 95 %
+    /// interval of their ratio.
     NotWorseThanRivalsBy(f64),
     /// A statistic of the arm's samples is at least `value`.
     AtLeast {

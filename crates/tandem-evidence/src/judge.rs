@@ -58,10 +58,10 @@ pub fn judge(claim: &Claim, result: Option<&ExperimentResult>) -> Judgement {
     }
     match (claim.combine, metrics.as_slice()) {
         (_, []) => open("no metric is named".into()),
-        (_, [only]) => judge_metric(claim, only, baseline_of(claim, result)),
-        (Combine::Each, several) => judge_each(claim, several, baseline_of(claim, result)),
+        (_, [only]) => judge_metric(claim, only, baseline_of(claim, result), result.seed),
+        (Combine::Each, several) => judge_each(claim, several, baseline_of(claim, result), result.seed),
         (Combine::Mean, several) => match mean_of(claim, several, result) {
-            Some(mean) => judge_metric(claim, &mean, baseline_of(claim, result)),
+            Some(mean) => judge_metric(claim, &mean, baseline_of(claim, result), result.seed),
             None => {
                 open("no geometric mean: directions differ, repetitions are missing, or a sample is 0".into())
             }
@@ -116,9 +116,9 @@ fn mean_of(claim: &Claim, metrics: &[Metric], result: &ExperimentResult) -> Opti
 }
 
 /// Holds if it holds for each metric, is missed if it is missed for one. The figure lists the metrics that do not hold.
-fn judge_each(claim: &Claim, metrics: &[Metric], baseline: &str) -> Judgement {
+fn judge_each(claim: &Claim, metrics: &[Metric], baseline: &str, seed: u64) -> Judgement {
     let judged: Vec<(&Metric, Judgement)> =
-        metrics.iter().map(|metric| (metric, judge_metric(claim, metric, baseline))).collect();
+        metrics.iter().map(|metric| (metric, judge_metric(claim, metric, baseline, seed))).collect();
     let those = |standing: Standing| {
         let of_it = judged.iter().filter(|(_, j)| j.standing == standing);
         of_it.map(|(metric, j)| format!("{}: {}", metric.name, j.figure)).collect::<Vec<_>>()
@@ -139,7 +139,7 @@ fn judge_each(claim: &Claim, metrics: &[Metric], baseline: &str) -> Judgement {
     Judgement { standing, figure }
 }
 
-fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str) -> Judgement {
+fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str, seed: u64) -> Judgement {
     let holds_if = |holds: bool| if holds { Standing::Holds } else { Standing::Missed };
     let met = |holds: bool, figure: String| Judgement { standing: holds_if(holds), figure };
     let ratio = metric.ratio.get(&claim.arm);
@@ -164,16 +164,7 @@ fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str) -> Judgement {
             None => met(false, "no ratio of means".into()),
         },
         Target::NotWorseBy(margin) => by_ratio(&|r| not_worse_by(margin, metric.better, r.ci95)),
-        Target::NotWorseThanRivalsBy(margin) => match best_rival(metric, &claim.arm, baseline) {
-            Some((name, best, own)) => met(
-                match metric.better {
-                    Better::Higher => own >= best * (1.0 - margin),
-                    Better::Lower => own <= best * (1.0 + margin),
-                },
-                format!("{own:.4} {unit}, {name} {best:.4} {unit}", unit = metric.unit),
-            ),
-            None => met(false, "no other arm".into()),
-        },
+        Target::NotWorseThanRivalsBy(margin) => against_the_best(metric, &claim.arm, baseline, margin, seed),
         Target::AtLeast { value, of } => {
             met(statistic(metric, &claim.arm, of).is_some_and(|x| x >= value), range(metric, &claim.arm))
         }
@@ -201,6 +192,23 @@ fn not_worse_by(margin: f64, better: Better, [low, high]: [f64; 2]) -> Standing 
         (true, _) => Standing::Holds,
         (false, true) => Standing::Open,
         (false, false) => Standing::Missed,
+    }
+}
+
+/// Judges by the interval of the ratio to the best arm that is neither this one nor the baseline.
+fn against_the_best(metric: &Metric, arm: &str, baseline: &str, margin: f64, seed: u64) -> Judgement {
+    let open = |figure: &str| Judgement { standing: Standing::Open, figure: figure.into() };
+    let Some((name, best, own)) = best_rival(metric, arm, baseline) else { return open("no other arm") };
+    let (name, unit) = (name.to_owned(), &metric.unit);
+    let mut against = metric.clone();
+    against.compute_ratios(&name, true, seed);
+    let said = format!("{own:.4} {unit}, {name} {best:.4} {unit}");
+    match against.ratio.get(arm) {
+        Some(r) => Judgement {
+            standing: not_worse_by(margin, metric.better, r.ci95),
+            figure: format!("{said}; ratio {:.3} [{:.3}, {:.3}]", r.median, r.ci95[0], r.ci95[1]),
+        },
+        None => open(&said),
     }
 }
 
@@ -355,13 +363,21 @@ mod tests {
     fn rivals_are_all_but_the_baseline() {
         let mut result = ExperimentResult::new("x", Evidence::Kernel, "a", &["a", "b", "c"], 1);
         let metric = result.metric_mut("p95", "us", Better::Lower);
-        for (arm, value) in [("a", 1.0), ("b", 10.2), ("c", 10.0)] {
-            metric.push(arm, value);
+        for i in 0..10 {
+            for (arm, value) in [("a", 1.0), ("b", 10.2), ("c", 10.0), ("d", 11.0)] {
+                metric.push(arm, value + f64::from(i) * 0.01);
+            }
         }
         let judged = |margin| judge(&claim(Target::NotWorseThanRivalsBy(margin)), Some(&result));
         assert_eq!(judged(0.03).standing, Standing::Holds);
         assert_eq!(judged(0.01).standing, Standing::Missed);
-        assert_eq!(judged(0.01).figure, "10.2000 us, c 10.0000 us");
+        let figure = judged(0.01).figure;
+        assert!(figure.starts_with("10.2450 us, c 10.0450 us; ratio 1.020 ["), "{figure}");
+        // Too few to say.
+        for metric in &mut result.metrics {
+            metric.samples.values_mut().for_each(|samples| samples.truncate(1));
+        }
+        assert_eq!(judge(&claim(Target::NotWorseThanRivalsBy(0.03)), Some(&result)).standing, Standing::Open);
     }
 
     #[test]

@@ -82,7 +82,7 @@ fn bound(target: Target) -> String {
         Target::MeanRatioAtLeast(bound) => format!("ratio of means at least {bound}"),
         Target::NotWorseBy(margin) => format!("not worse by more than {} %, whole interval", margin * 100.0),
         Target::NotWorseThanRivalsBy(margin) => {
-            format!("not worse than the best other scheduler by more than {} %", margin * 100.0)
+            format!("not worse than the best other arm by more than {} %, whole interval", margin * 100.0)
         }
         Target::AtLeast { value, of } => format!("{of:?} at least {value}").to_lowercase(),
         Target::AtMost { value, of } => format!("{of:?} at most {value}").to_lowercase(),

@@ -1,6 +1,7 @@
 //! Ratios as a picture: one row per metric and arm, a dot with its interval on a logarithmic axis, a line at 1.
 
-use crate::schema::{ExperimentResult, Ratio};
+use crate::schema::ExperimentResult;
+use crate::stats::Ratio;
 use std::fmt::Write;
 
 const ROW: f64 = 18.0;

@@ -29,6 +29,6 @@ mod validate;
 
 pub use error::{ResultError, StatsError};
 pub use figure::ratios_as_svg;
-pub use schema::{Better, Evidence, ExperimentResult, Metric, Ratio, RunVerdict, SCHEMA};
-pub use stats::{median, percentile, ratio_ci95, ratio_of_medians, MIN_SAMPLES_FOR_INTERVAL};
+pub use schema::{Better, Evidence, ExperimentResult, Metric, RunVerdict, SCHEMA};
+pub use stats::{median, percentile, ratio_ci95, ratio_of_medians, Ratio, MIN_SAMPLES_FOR_INTERVAL};
 pub use table::{render, render_metrics, Comparison, Style};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::stats::ratio_ci95;
+use crate::stats::{ratio_ci95, Ratio};
 
 /// The schema that this crate reads and writes.
 pub const SCHEMA: &str = "tandem.result/1";
@@ -40,15 +40,6 @@ pub enum Better {
     Higher,
     /// Less is better (latency, time).
     Lower,
-}
-
-/// An arm's median over the baseline's, with its 95 % interval.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Ratio {
-    /// Median ratio, arm over baseline; 1 means equal.
-    pub median: f64,
-    /// Lower and upper end of the 95 % bootstrap interval.
-    pub ci95: [f64; 2],
 }
 
 /// One measured quantity with the samples of every arm.

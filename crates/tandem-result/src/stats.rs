@@ -1,7 +1,16 @@
 //! Median, percentile, and the ratio of two arms with a bootstrap interval.
 
 use crate::error::StatsError;
-use crate::schema::Ratio;
+use serde::{Deserialize, Serialize};
+
+/// An arm's median over the baseline's, with its 95 % interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// Median ratio, arm over baseline; 1 means equal.
+    pub median: f64,
+    /// Lower and upper end of the 95 % bootstrap interval.
+    pub ci95: [f64; 2],
+}
 
 /// Minimum number of samples per arm for a 95 % interval. With fewer than six, even the span from the smallest to the
 /// largest sample covers the true median less than 95 % of the time (1 - 2 * 0.5^n).

@@ -34,8 +34,7 @@ impl ExperimentResult {
     /// The result is not valid, or the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), ResultError> {
         self.validate()?;
-        let mut text = serde_json::to_string_pretty(self)?;
-        text.push('\n');
+        let text = one_line_per_list(&serde_json::to_string_pretty(self)?);
         let io = |source| ResultError::Io { path: path.to_owned(), source };
         if is_special(path) {
             // `--json /dev/stdout` must not try to replace the device.
@@ -57,6 +56,42 @@ impl ExperimentResult {
     }
 }
 
+/// Objects of plain values up to this length are on one line.
+const LINE: usize = 160;
+
+/// A list of plain values on one line, and so is a short object: results consist of samples, and would have thousands of lines.
+fn one_line_per_list(pretty: &str) -> String {
+    let mut text = String::with_capacity(pretty.len());
+    // Lines of a list or object that has begun, and may turn out to be one of plain values.
+    let mut open: Vec<&str> = Vec::new();
+    for line in pretty.lines() {
+        let part = line.trim();
+        if part.starts_with([']', '}']) {
+            let values: Vec<&str> = open.iter().skip(1).map(|value| value.trim()).collect();
+            let one = open.first().map(|first| format!("{first}{}{part}", values.join(" ")));
+            match one.filter(|one| part.starts_with(']') || one.len() <= LINE) {
+                Some(one) => push_line(&mut text, &one),
+                None => open.iter().copied().chain([line]).for_each(|line| push_line(&mut text, line)),
+            }
+            open.clear();
+        } else if part.ends_with(['[', '{']) {
+            open.drain(..).for_each(|line| push_line(&mut text, line));
+            open.push(line);
+        } else if open.is_empty() {
+            push_line(&mut text, line);
+        } else {
+            open.push(line);
+        }
+    }
+    open.drain(..).for_each(|line| push_line(&mut text, line));
+    text
+}
+
+fn push_line(text: &mut String, line: &str) {
+    text.push_str(line);
+    text.push('\n');
+}
+
 fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
 }
@@ -74,6 +109,19 @@ mod tests {
         result.save(&path).unwrap();
         assert_eq!(ExperimentResult::load(&path).unwrap(), result);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no partial file stays behind");
+    }
+
+    #[test]
+    fn lists_of_samples_have_a_line_each() {
+        let value =
+            serde_json::json!({"a": [1, 2.5, -3], "b": [{"c": [], "d": ["x, [y", "z"]}], "e": [[1], [2, 3]]});
+        let text = one_line_per_list(&serde_json::to_string_pretty(&value).unwrap());
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+        assert!(
+            text.contains("  \"a\": [1, 2.5, -3],\n") && text.contains("\"d\": [\"x, [y\", \"z\"]\n"),
+            "{text}"
+        );
+        assert!(text.lines().count() < 16, "{text}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The before/after table, for terminals and for markdown documents.
 
-use crate::schema::{Better, Evidence, ExperimentResult, Metric, Ratio, RunVerdict};
-use crate::stats::{median, ratio_of_medians};
+use crate::schema::{Better, Evidence, ExperimentResult, Metric, RunVerdict};
+use crate::stats::{median, ratio_of_medians, Ratio};
 
 /// Output format of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -126,7 +126,8 @@ fn invalid<T>(place: impl Into<String>, problem: impl Into<String>) -> Result<T,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{Better, Evidence, Ratio};
+    use crate::schema::{Better, Evidence};
+    use crate::stats::Ratio;
     use proptest::prelude::*;
 
     fn sample_result() -> ExperimentResult {
