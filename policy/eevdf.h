@@ -12,6 +12,9 @@
  * slice it leads any waiting task by at most B + r_i / w_i, however many tasks compete (as in start-time fair
  * queuing, Goyal 1996, and borrowed virtual time, Duda 1999). With the plain r / weight a heavy task would lead
  * a light one by the light one's whole r / w. One queue ordered by one key suffices, where the test needs two.
+ *
+ * A bounded deadline moves along with v while the task runs, until what is left of the request is within the bound. If it stood still
+ * the task would run past it, and no task that wakes up would come before the end of the request.
  */
 #ifndef TANDEM_POLICY_EEVDF_H
 #define TANDEM_POLICY_EEVDF_H
@@ -122,6 +125,23 @@ POLICY u64 deadline_distance(u64 remaining_ns, u64 weight, u64 base_ns)
 	return min_u64(virtual_ns(remaining_ns, weight), base_ns);
 }
 
+/* Is the deadline of this request closer than r / weight? */
+POLICY bool is_bounded(u64 request_ns, u64 weight, u64 base_ns)
+{
+	return virtual_ns(request_ns, weight) > base_ns;
+}
+
+/*
+ * A bounded deadline after the task has run up to `v`. `end_v`: v when the request will be done. Of two that are equally far away the
+ * other one comes first: this task has run.
+ */
+POLICY u64 deadline_moved(u64 deadline, u64 v, u64 end_v, u64 base_ns)
+{
+	u64 moved = time_before_ns(end_v, v + base_ns + 1) ? end_v : v + base_ns + 1;
+
+	return time_before_ns(deadline, moved) ? moved : deadline;
+}
+
 /*
  * Lag is carried as CPU time (ns); positive: owed to the task. That is the same under any weight and in any
  * queue. `request`: the task's own, or the queue's base request if that is more.
@@ -156,6 +176,16 @@ POLICY u64 v_on_join(u64 clock, s64 lag, u64 request, u64 weight)
 	/* Signed division is not available in BPF: work on the magnitude. */
 	size = virtual_ns(lag < 0 ? (u64)-lag : (u64)lag, weight);
 	return lag < 0 ? clock + size : clock - size;
+}
+
+/*
+ * How far V advances while a task that is alone gains `gained`. What it is owed it takes first: the task that owes it has left, and
+ * does not stay in debt while it sleeps (lag_after_sleep()). In EEVDF V is moved when a task leaves with lag; here only the CPU itself
+ * may move it. Otherwise the one that stays would keep its credit for ever, and come before each task that wakes up.
+ */
+POLICY u64 progress_alone(u64 clock, u64 v, u64 gained)
+{
+	return time_before_ns(v, clock) ? sub_floor_u64(gained, clock - v) : gained;
 }
 
 /*

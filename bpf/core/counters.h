@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Event counters of the core: number, name and meaning. They count from when the scheduler was loaded.
- * Statistics, metrics, traces and the table in docs/GUEST.md come from this list. One line each.
+ * Statistics, metrics, traces and the tables in docs/GUEST.md and docs/HOST.md come from this list. One line each.
  */
 #ifndef TANDEM_CORE_COUNTERS_H
 #define TANDEM_CORE_COUNTERS_H
@@ -10,10 +10,10 @@
 	X(QUEUED, queued, "tasks put into a queue") \
 	X(KEPT, kept, "tasks that kept running after their request, with the earliest deadline") \
 	X(REGRANTED, regranted, "slices given back that the host had stolen") \
-	X(PULLED, pulled, "tasks pulled from another vCPU's queue") \
+	X(PULLED, pulled, "tasks pulled from another CPU's queue") \
 	X(PREEMPTED, preempted, "wake-up preemptions") \
 	X(FLOOR, floor, "SCHED_IDLE slices granted only to satisfy the watchdog") \
-	X(ORPHANS, orphans, "tasks pulled from the queue of an offline vCPU") \
+	X(ORPHANS, orphans, "tasks pulled from the queue of an offline CPU") \
 	X(DUE, due, "light tasks served by wall-clock deadline, before their virtual one") \
 	X(THROTTLED, throttled, "tasks that were throttled by their group's quota") \
 	X(UNTHROTTLED, unthrottled, "tasks that were unthrottled") \

@@ -27,14 +27,21 @@ static __always_inline u64 lag_base(const struct task_state *t, const struct cpu
 	return lag_base_of(t->request_ns, c->base_request_ns);
 }
 
+/* The deadline of this much CPU time, from where t is. */
+static __always_inline void set_deadline(struct task_state *t, u64 request_ns)
+{
+	t->bounded = is_bounded(request_ns, t->weight, t->base_ns);
+	t->deadline = t->v + deadline_distance(request_ns, t->weight, t->base_ns);
+}
+
 /* Start a new request. */
 static __always_inline void renew_request(struct task_state *t, struct cpu_state *c)
 {
 	u32 i = class_index(t->class);
 
-	t->request_ns = request_ns(t->base_ns, t->weight, c->weight[i], c->tasks[i]);
+	t->request_ns = request_ns(side_slice_ns(t, c), t->weight, c->weight[i], c->tasks[i]);
 	t->used_ns = 0;
-	t->deadline = t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
+	set_deadline(t, t->request_ns);
 }
 
 /*
@@ -43,14 +50,33 @@ static __always_inline void renew_request(struct task_state *t, struct cpu_state
  */
 static __always_inline void expect_little(struct task_state *t)
 {
-	u64 expected = min_u64(t->request_ns, wake_request_ns(t->base_ns, t->mean_burst_ns));
-
-	t->deadline = t->v + deadline_distance(expected, t->weight, t->base_ns);
+	set_deadline(t, min_u64(t->request_ns, wake_request_ns(t->base_ns, t->mean_burst_ns)));
 }
 
 static __always_inline u64 remaining(const struct task_state *t)
 {
 	return sub_floor_u64(t->request_ns, t->used_ns);
+}
+
+/* v at the end of the request. */
+static __always_inline u64 end_v(const struct task_state *t)
+{
+	return t->v + virtual_ns(remaining(t), t->weight);
+}
+
+/* t has run. */
+static __always_inline void move_deadline(struct task_state *t)
+{
+	if (t->bounded)
+		t->deadline = deadline_moved(t->deadline, t->v, end_v(t), t->base_ns);
+}
+
+/* The current task's deadline, for those that wake up beside it. */
+static __always_inline void show_deadline(const struct task_state *t, struct cpu_state *c)
+{
+	c->curr_deadline = t->deadline;
+	c->curr_end_v = t->bounded ? end_v(t) : t->deadline;
+	c->curr_base_ns = t->base_ns;
 }
 
 /* A rest of a request up to this long is not worth a slice: timers fire early as often as late. */
@@ -109,18 +135,34 @@ static __always_inline u64 not_yet_charged(const struct cpu_state *c, u32 i, u64
 	return virtual_ns(min_u64(sub_floor_u64(now, since), TANDEM_TICK_NS), c->weight[i]);
 }
 
-static __always_inline u64 clock_now(const struct cpu_state *c, u32 i, u64 now)
+/* V of a class after a task with this v has gained `gained` there. */
+static __always_inline u64 clock_after(const struct cpu_state *c, u32 i, u64 v, u64 gained)
 {
-	return c->clock[i] + not_yet_charged(c, i, now);
+	return c->clock[i] + (c->tasks[i] == 1 ? progress_alone(c->clock[i], v, gained) : gained);
 }
 
-/* How far the running task is ahead of V: what it got beyond its share, at its weight. */
-static __always_inline s64 curr_lead(const struct cpu_state *c, u64 now)
+static __always_inline u64 clock_now(const struct cpu_state *c, u32 i, u64 now)
+{
+	return clock_after(c, i, c->curr_v, not_yet_charged(c, i, now));
+}
+
+/* v of the running task. */
+static __always_inline u64 curr_v_now(const struct cpu_state *c, u64 now)
 {
 	u64 uncharged = c->curr_charged_at_ns ? sub_floor_u64(now, c->curr_charged_at_ns) : 0;
 
-	return (s64)(c->curr_v + virtual_ns(min_u64(uncharged, TANDEM_TICK_NS), c->curr_weight) -
-		     clock_now(c, class_index(c->curr_class), now));
+	return c->curr_v + virtual_ns(min_u64(uncharged, TANDEM_TICK_NS), c->curr_weight);
+}
+
+/* How far it is ahead of V: what it got beyond its share, at its weight. */
+static __always_inline s64 curr_lead(const struct cpu_state *c, u64 now)
+{
+	return (s64)(curr_v_now(c, now) - clock_now(c, class_index(c->curr_class), now));
+}
+
+static __always_inline u64 curr_deadline_now(const struct cpu_state *c, u64 now)
+{
+	return deadline_moved(c->curr_deadline, curr_v_now(c, now), c->curr_end_v, c->curr_base_ns);
 }
 
 /* Run time of the current task since it last slept. */
@@ -181,6 +223,7 @@ static __always_inline void give_back_extras(struct task_state *t)
 {
 	give_back_work(__sync_lock_test_and_set(&t->work_stake, 0));
 	uncount_cpu_bound(t);
+	side_left(t);
 }
 
 /* Take off all that t has added to a CPU's sums. */
@@ -221,7 +264,7 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	t->scale = g ? g->scale : TANDEM_SCALE_ONE;
 	t->weight = effective_weight(t->own_weight, t->scale);
 	custom = k_custom_slice(p);
-	t->base_ns = custom ? custom : side_request_ns(p, g, c);
+	t->base_ns = custom ? custom : side_request_ns(p, t, g, c);
 	i = class_index(t->class);
 	clock = clock_now(c, i, now);
 	if (t->left_cpu == cpu)
@@ -237,6 +280,7 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 		take_off_queue(c, stake);
 		return;
 	}
+	side_joined(t, cpu);
 	count_cpu_bound(t, c, cpu, now);
 	book_work(t, c, cpu);
 	/* Another CPU may have taken it off the queue meanwhile, before the extras were booked: take them off again. */
@@ -287,7 +331,7 @@ static __always_inline void rejoin(struct task_struct *p, struct task_state *t, 
 	join(p, t, cpu, now);
 	if (used < t->request_ns) {
 		t->used_ns = used;
-		t->deadline = t->v + deadline_distance(t->request_ns - used, t->weight, t->base_ns);
+		set_deadline(t, t->request_ns - used);
 	}
 }
 
@@ -311,7 +355,7 @@ static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
 	if (hog && stake_cpu(hog) == cpu && c == cpu_state(cpu) &&
 	    __sync_val_compare_and_swap(&t->cpu_bound_stake, hog, stake_of(cpu, 0, t->weight)) == hog)
 		__sync_fetch_and_add(&c->cpu_bound_weight, t->weight - stake_value(hog));
-	t->deadline = t->v + deadline_distance(remaining(t), t->weight, t->base_ns);
+	set_deadline(t, remaining(t));
 }
 
 /*
@@ -348,9 +392,9 @@ static __always_inline void charge(const struct task_struct *p, struct task_stat
 		settled = settled_ns(t->owed_ns, service);
 		t->owed_ns -= settled;
 	}
-	t->v += virtual_ns(service - settled, t->weight);
 	progress = virtual_ns(service - settled, max_u64(c->weight[i], t->weight));
-	c->clock[i] += progress;
+	c->clock[i] = clock_after(c, i, t->v, progress);
+	t->v += virtual_ns(service - settled, t->weight);
 	if (t->class == CLASS_NORMAL)
 		c->vtime += progress;
 	c->curr_charged_at_ns = now;

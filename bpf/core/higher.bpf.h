@@ -10,7 +10,7 @@
 #ifndef TANDEM_CORE_HIGHER_BPF_H
 #define TANDEM_CORE_HIGHER_BPF_H
 
-#include "state.bpf.h"
+#include "side.bpf.h"
 
 /* The kernel's MAX_RT_PRIO: real-time and deadline tasks are below it. */
 #define K_MAX_RT_PRIO 100
@@ -20,8 +20,10 @@ static __always_inline void preempted_by_higher_class(s32 cpu)
 {
 	struct cpu_state *c = cpu_state(cpu);
 
-	if (c)
-		c->curr_class = CLASS_NORMAL;
+	if (!c)
+		return;
+	c->curr_class = CLASS_NORMAL;
+	side_cpu_lost(c);
 }
 
 void BPF_STRUCT_OPS(core_cpu_release, s32 cpu, struct scx_cpu_release_args *args)

@@ -4,10 +4,12 @@
 #define TANDEM_CORE_INTF_H
 
 #include "../../policy/balance.h"
+#include "../../policy/distance.h"
 #include "../../policy/hweight.h"
 #include "../../policy/quota.h"
 #include "../../policy/work.h"
 #include "counters.h"
+#include "trace.h"
 
 /*
  * The records below have a part that belongs to the side that is built on this core (bpf/guest). Its intf.h
@@ -34,29 +36,6 @@ enum counter {
 	SIDE_COUNTERS(TANDEM_COUNTER)
 	NR_COUNTERS,
 };
-
-/* The kernel's TASK_COMM_LEN, which includes the terminating zero. */
-#define TASK_NAME_LEN 16
-
-/* What a trace shows besides decisions. Decisions have the numbers of their counters. */
-enum trace_kind {
-	TRACE_RUNS = 256,	/* a task begins to run */
-	TRACE_STOPS,		/* it stops running */
-	TRACE_PREEMPTED,		/* the host had preempted the CPU; value: for how long, up to now (ns) */
-};
-
-/* One record of a trace. */
-struct trace_record {
-	u64 at_ns;		/* CLOCK_MONOTONIC; k_now() stands still during a callback */
-	u64 value;		/* of some decisions, in ns: see where they are counted */
-	u32 cpu;		/* where it was decided */
-	u32 kind;		/* enum counter or enum trace_kind */
-	s32 pid;		/* of the task concerned, or of the one that runs there; 0: none */
-	char comm[TASK_NAME_LEN];
-};
-
-/* Size of the ring buffer between kernel and daemon: a power of two, and whole pages. */
-#define TRACE_BYTES (1 << 20)
 
 /* Where a CPU is in the topology. */
 struct cpu_domain {
@@ -106,6 +85,8 @@ struct cpu_state {
 	u64 base_request_ns;	/* of tasks here that do not ask for a slice themselves (set by the side) */
 
 	u64 curr_deadline;
+	u64 curr_end_v;		/* v at the end of its request, if its deadline is bounded; otherwise curr_deadline */
+	u64 curr_base_ns;	/* that bound */
 	u64 curr_v;		/* up to curr_charged_at_ns */
 	u64 curr_weight;
 	u64 curr_since_ns;

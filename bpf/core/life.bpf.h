@@ -53,7 +53,8 @@ void BPF_STRUCT_OPS(core_set_weight, struct task_struct *p, u32 weight)
 	join(p, t, t->left_cpu, k_now());
 }
 
-bool BPF_STRUCT_OPS(core_yield, struct task_struct *from, struct task_struct *to)
+/* sched_yield(): the current task forfeits the rest of its request. */
+static __always_inline bool forfeits_request(struct task_struct *from)
 {
 	struct task_state *t = task_state(from);
 	s32 cpu = scx_bpf_task_cpu(from);
@@ -130,6 +131,28 @@ bool BPF_STRUCT_OPS(core_core_sched_before, struct task_struct *a, struct task_s
 	if (!ca || !cb)
 		return false;
 	return time_before_ns(ta->v - ca->clock[class_index(ta->class)], tb->v - cb->clock[class_index(tb->class)]);
+}
+
+/* The record of a CPU, and its queues. Called from the side's init. */
+static __noinline s32 core_init_cpu(u32 cpu, u64 now)
+{
+	struct cpu_state *c = cpu_state(cpu);
+	s32 err;
+
+	if (!c)
+		return -EINVAL;
+	c->give_to = -1;
+	c->pull_from = -1;
+	c->scan_from = cpu;
+	c->base_request_ns = base_request_ns;
+	c->idle_floor_at_ns = now;
+	c->curr_class = CLASS_NONE;
+	err = scx_bpf_create_dsq(queue_of(cpu, CLASS_NORMAL), -1);
+	if (!err)
+		err = scx_bpf_create_dsq(late_queue_of(cpu), -1);
+	if (!err)
+		err = scx_bpf_create_dsq(queue_of(cpu, CLASS_BEST_EFFORT), -1);
+	return err;
 }
 
 void BPF_STRUCT_OPS(core_exit, struct scx_exit_info *ei)

@@ -33,7 +33,7 @@ static __always_inline u32 turn_begins(struct task_struct *p, struct task_state 
 	/* Others read the class first, and the host may preempt this CPU at any moment. */
 	barrier();
 	c->curr_class = t->class;
-	c->curr_deadline = t->deadline;
+	show_deadline(t, c);
 	c->curr_since_ns = now;
 	c->curr_charged_at_ns = now;
 	c->curr_v = t->v;
@@ -61,6 +61,7 @@ static __always_inline void turn_lasts(struct task_struct *p, struct task_state 
 static __always_inline void turn_pauses(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
 	charge(p, t, c, cpu, now);
+	move_deadline(t);
 	turn_ended(c, now);
 }
 
@@ -84,12 +85,9 @@ static __always_inline void turn_ends(const struct task_struct *p, struct task_s
  */
 static __always_inline void rests(struct cpu_state *c, s32 cpu)
 {
-	u64 due;
-
 	rest_from_balancing(c);
-	/* Some CPU may have found the late queue empty just before the kernel put a task there. */
-	if (!c->late_due_ns && may_wait(c, CLASS_NORMAL) && k_peek_key(late_queue_of(cpu), &due))
-		c->late_due_ns = due;
+	if (!c->late_due_ns && may_wait(c, CLASS_NORMAL))
+		look_at_late(c, cpu);
 	if (c->online && waiting_normal(cpu, c))
 		k_kick_idle(cpu);
 }

@@ -25,10 +25,29 @@ static __always_inline u32 side_capacity(const struct cpu_state *c, u64 now);
 static __always_inline u64 side_stolen_ns(s32 cpu);
 
 /* Request on CPU `c` of a task that has asked for none itself, ns. `g`: its group, or NULL. */
-static __always_inline u64 side_request_ns(const struct task_struct *p, const struct group_state *g, const struct cpu_state *c);
+static __always_inline u64 side_request_ns(const struct task_struct *p, const struct task_state *t, const struct group_state *g,
+					   const struct cpu_state *c);
+
+/* Request of a task whose deadlines are bounded by its base_ns, ns: as a rule the same. A longer one saves switches. */
+static __always_inline u64 side_slice_ns(const struct task_state *t, const struct cpu_state *c);
 
 /* May normal tasks be put on this CPU? (Apart from affinity, and from whether it is online.) */
 static __always_inline bool side_usable(const struct cpu_state *c);
+
+/*
+ * p's group is out of quota. For how long may p go on all the same, on debt, because it cannot stop here, ns; 0: it has to wait.
+ * The debt is paid later: on average a group gets what its quota says.
+ */
+static __always_inline u64 side_debt_ns(const struct task_struct *p, struct task_state *t, u64 now);
+
+/* CPU-bound tasks that a CPU may have without being too heavy for load balance, whatever the others have: one, as a rule. */
+static __always_inline u32 side_uncrowded(const struct cpu_state *c, u64 now);
+
+/* May load balance move a CPU-bound task from the queue of `from` to `to`? */
+static __always_inline bool side_may_move(const struct task_state *t, s32 from, s32 to);
+
+/* A real-time or deadline task has taken this CPU. */
+static __always_inline void side_cpu_lost(struct cpu_state *c);
 
 /* A cgroup has got a record. `parent`: its parent's, or NULL. */
 static __always_inline void side_group_added(struct group_state *g, const struct group_state *parent);
@@ -36,6 +55,10 @@ static __always_inline void side_group_added(struct group_state *g, const struct
 /* A task's record is created, and is given up. */
 static __always_inline void side_task_begins(struct task_state *t);
 static __always_inline void side_task_ends(const struct task_struct *p, struct task_state *t);
+
+/* A task is in the queue of this CPU from now on, running or waiting; and is in none. Any CPU may call them, the latter also in vain. */
+static __always_inline void side_joined(struct task_state *t, s32 cpu);
+static __always_inline void side_left(struct task_state *t);
 
 /* A CPU is online again: what was known of it may no longer hold. */
 static __always_inline void side_cpu_online(struct cpu_state *c);

@@ -27,7 +27,7 @@ COLD int scan_at(u32 cpu, u32 other, u64 now)
 	if (!own || !c || !c->online)
 		return 0;
 	s = &own->look;
-	crowded = c->cpu_bound_tasks > 1;
+	crowded = c->cpu_bound_tasks > side_uncrowded(c, now);
 	load = load_of(c->cpu_bound_weight, side_capacity(c, now));
 	/*
 	 * A CPU that has more load only because of a single task is no measure: the task cannot use more than
@@ -173,7 +173,7 @@ COLD u64 pull_task(s32 pid, s32 cpu, u64 excess)
 	bpf_rcu_read_lock();
 	t = task_state(task);
 	if (t && t->cpu_bound_stake && t->stake && queue_cpu(t) != cpu && move_improves(t->weight, excess) && !k_is_pinned(task) &&
-	    k_allowed(task, cpu)) {
+	    k_allowed(task, cpu) && side_may_move(t, queue_cpu(t), cpu)) {
 		if (own)
 			join_to_move(task, t, own, cpu);
 		weight = t->weight;
@@ -343,7 +343,7 @@ static __always_inline s32 push_task(struct task_struct *p, struct task_state *t
 		c->lightest[0] = min_u64(c->lightest[0], t->weight);
 	if (!move_improves(t->weight, c->give_excess) && !rotates_away(&view))
 		return cpu;
-	if (k_is_pinned(p) || !k_allowed(p, to))
+	if (k_is_pinned(p) || !k_allowed(p, to) || !side_may_move(t, cpu, to))
 		return cpu;
 	c->give_to = -1;
 	count_task(CNT_LB_PUSHED, p->pid);

@@ -29,6 +29,8 @@ struct task_state {
 	s64 owed_ns;		/* CPU time owed to it, for having been on slower CPUs; negative: on faster ones */
 	u64 weight;		/* effective */
 	u64 scale;		/* its group's, when the weight was computed */
+	u32 bounded;		/* its deadline is closer than its request over its weight, and moves along with v */
+	u32 unused;
 	u32 was_late;		/* waits, or waited, in the late queue */
 	u32 own_weight;		/* by its nice value */
 	u32 group;
@@ -148,6 +150,11 @@ static __always_inline u32 cpu_after(s32 cpu, u32 i)
 	u32 other = (u32)cpu + i;
 
 	return other >= nr_cpu_ids ? other - nr_cpu_ids : other;
+}
+
+static __always_inline bool is_idle(const struct cpu_state *c)
+{
+	return c->curr_class == CLASS_NONE;
 }
 
 static __always_inline struct cpu_domain *domain_of(s32 cpu)

@@ -81,6 +81,17 @@ static __always_inline bool may_throttle(const struct task_struct *p)
 	return !k_is_exiting(p) && !k_is_kthread(p) && !k_has_signal(p) && !k_migration_disabled(p) && !k_reads_rcu(p);
 }
 
+/* The group for whose quota p has to wait now; 0: it may run. */
+static __always_inline u32 out_of_quota(const struct task_struct *p, struct task_state *t, u64 now)
+{
+	u32 limit;
+
+	if (!nr_limits || !limit_of(t->group) || !may_throttle(p))
+		return 0;
+	limit = exhausted(t->group, now);
+	return limit && !side_debt_ns(p, t, now) ? limit : 0;
+}
+
 /* An unthrottled task has had its slice, or does not want it any more. */
 static __always_inline void admission_done(struct task_state *t)
 {
@@ -164,7 +175,7 @@ enum readmission {
 	GONE,		/* not available now */
 	STAY,		/* there is no quota */
 	GO,		/* it has joined a CPU's queue */
-	GO_ON_DEBT,	/* the same, without quota (anti-stall grant) */
+	UNPAID,		/* the same, without quota (anti-stall grant) */
 	ELSEWHERE,	/* plus the number of the group whose quota it has to wait for instead */
 };
 
@@ -178,7 +189,7 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 	struct cpu_state *own = cpu_state(bpf_get_smp_processor_id());
 	u64 now = k_now(), verdict = GONE;
 	struct task_state *t;
-	bool overdue;
+	bool overdue, debt;
 	u32 other;
 	s32 to;
 
@@ -193,7 +204,8 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 	 * to exit, stop or answer a signal.
 	 */
 	overdue = !may_throttle(task) || quota_wait_too_long(sub_floor_u64(now, t->throttled_at_ns), watchdog_ns);
-	if (overdue_only && !overdue) {
+	debt = !overdue && side_debt_ns(task, t, now);
+	if (overdue_only && !overdue && !debt) {
 		verdict = STAY;
 		goto out;
 	}
@@ -204,7 +216,7 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 		leave(t, now);
 	}
 	other = exhausted(t->group, now);
-	if (other && !overdue) {
+	if (other && !overdue && !debt) {
 		verdict = other == limit ? STAY : ELSEWHERE + (u64)other;
 		goto out;
 	}
@@ -221,7 +233,7 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 		t->request_ns = min_u64(t->request_ns, TANDEM_REQUEST_MIN_NS);
 		t->deadline = t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
 	}
-	verdict = other ? GO_ON_DEBT : GO;
+	verdict = other && overdue ? UNPAID : GO;
 	own->move_slice_ns = t->request_ns;
 	own->move_key = t->deadline;
 	own->move_queue = queue_of(to, t->class);
@@ -261,7 +273,7 @@ COLD int readmitted(s32 pid, s32 cpu, u32 limit, u64 verdict, bool moved)
 	own->let_go++;
 	__sync_fetch_and_add(&g->throttled_ns, sub_floor_u64(now, t->throttled_at_ns));
 	t->throttled_at_ns = 0;
-	count_task(verdict == GO_ON_DEBT ? CNT_STALL_GRANTS : CNT_UNTHROTTLED, pid);
+	count_task(verdict == UNPAID ? CNT_STALL_GRANTS : CNT_UNTHROTTLED, pid);
 	if (to != cpu)
 		scx_bpf_kick_cpu(to, c->curr_class == CLASS_NONE ? SCX_KICK_IDLE : SCX_KICK_PREEMPT);
 out:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Records what the scheduler does, for `tandem guest trace`. Off, it costs a check of a flag.
+ * Records what the scheduler does, for `tandem guest trace` and `tandem host trace`. Off, it costs a check of a flag.
  *
  * Each decision is recorded where it is counted, so that the trace shows what the statistics sum up. Which task
  * runs where, and when the host preempted the CPU, is recorded as well. Records that find no room are dropped

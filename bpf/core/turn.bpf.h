@@ -44,13 +44,20 @@ static __always_inline void put_in_order(struct task_struct *p, struct task_stat
 	k_insert_ordered(p, queue_of(cpu, t->class), remaining(t), t->deadline, enq_flags);
 }
 
+/* When is the first task of the late queue due? A CPU may have found that queue empty just before the kernel put a task there. */
+static __always_inline void look_at_late(struct cpu_state *c, s32 cpu)
+{
+	u64 first;
+
+	c->late_due_ns = k_peek_key(late_queue_of(cpu), &first) ? first : 0;
+}
+
 /* Take the first task of the late queue. */
 static __always_inline bool take_late(struct cpu_state *c, s32 cpu)
 {
 	bool taken = k_take(late_queue_of(cpu));
-	u64 next;
 
-	c->late_due_ns = k_peek_key(late_queue_of(cpu), &next) ? next : 0;
+	look_at_late(c, cpu);
 	return taken;
 }
 
@@ -67,7 +74,7 @@ static __always_inline bool is_overdue(const struct task_struct *p, const struct
 COLD int late_no_more(u32 cpu)
 {
 	struct cpu_state *c = cpu_state(cpu);
-	u64 queue = late_queue_of(cpu), now = k_now(), next;
+	u64 queue = late_queue_of(cpu), now = k_now();
 	struct task_struct *p;
 
 	if (!c)
@@ -92,7 +99,7 @@ COLD int late_no_more(u32 cpu)
 		bpf_task_release(task);
 	}
 	bpf_rcu_read_unlock();
-	c->late_due_ns = k_peek_key(queue, &next) ? next : 0;
+	look_at_late(c, cpu);
 	return 0;
 }
 
@@ -114,9 +121,8 @@ COLD int rescue_overdue(u32 cpu)
 	if (!c)
 		return 0;
 	c->overdue_at_ns = now;
-	/* A CPU may have found the late queue empty just before the kernel put a task there. */
-	if (!c->late_due_ns && k_peek_key(late_queue_of(cpu), &end))
-		c->late_due_ns = end;
+	if (!c->late_due_ns)
+		look_at_late(c, cpu);
 	c->scanned = 0;
 	bpf_rcu_read_lock();
 	/* From one end this time, from the other next time. */
@@ -149,8 +155,10 @@ static __always_inline void take_turn(struct task_struct *p, struct task_state *
 {
 	u64 turn = max_u64(remaining(t), TANDEM_QUOTA_RUN_MIN_NS), allowance = ~0ULL;
 
-	if (nr_limits && may_throttle(p))
+	if (nr_limits && limit_of(t->group) && may_throttle(p))
 		allowance = quota_allowance(t->group, now);
+	if (!allowance)
+		allowance = side_debt_ns(p, t, now);
 	/* A task that was unthrottled after a long wait runs for a moment without quota (anti-stall grant). */
 	if (!allowance && t->admitted)
 		allowance = TANDEM_QUOTA_RUN_MIN_NS;

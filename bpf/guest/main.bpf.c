@@ -43,6 +43,7 @@
 #include "../core/higher.bpf.h"
 #include "../core/life.bpf.h"
 #include "../core/run.bpf.h"
+#include "../core/serve.bpf.h"
 #include "../core/tree_ops.bpf.h"
 
 /* Another rule by which a running task leaves its vCPU; the simulator defines one for comparison. */
@@ -55,32 +56,17 @@ char _license[] SEC("license") = "GPL";
 /* Does prev go on, or does the first task of the queue run? Charges prev. */
 static __always_inline bool keep(struct task_struct *prev, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
-	u64 first;
-
 	if (t->push_to >= 0 || t->run_cpu != cpu || !k_allowed(prev, cpu))
 		return false;
 	charge(prev, t, c, cpu, now);
 	admission_done(t);
-	if (nr_limits && may_throttle(prev) && exhausted(t->group, now))
+	if (out_of_quota(prev, t, now))
 		return false;
 	if (leaves_for_ivh(prev, t, c, cpu, now) || evicted(prev, t, c))
 		return false;
-	reweigh(t, c);
-	if (request_done(t))
-		renew_request(t, c);
-	else if (!prev->scx.slice)
-		count(c, CNT_REGRANTED);
-	c->curr_deadline = t->deadline;
-	if (t->class == CLASS_NORMAL) {
-		if (k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) && time_before_ns(first, t->deadline))
-			return false;
-	} else {
-		if (waiting_normal(cpu, c) || !best_effort_stays(c, cpu))
-			return false;
-		if (k_peek_key(queue_of(cpu, CLASS_BEST_EFFORT), &first) && time_before_ns(first, t->deadline))
-			return false;
-	}
-	return true;
+	if (t->class == CLASS_BEST_EFFORT && (waiting_normal(cpu, c) || !best_effort_stays(c, cpu)))
+		return false;
+	return is_first(prev, t, c, cpu);
 }
 
 void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
@@ -89,7 +75,6 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	bool kept = false, best_effort = false;
 	struct task_state *t = NULL;
 	u64 now = k_now();
-	u32 waiting;
 
 	if (!c)
 		return;
@@ -100,24 +85,8 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	watch_for_offline(c, cpu, now);
 	if (c->throttled_limit)
 		look_after_throttled(now);
-	if (nr_offline && take_orphan(cpu))
+	if (serve_overdue(c, cpu, now))
 		return;
-	waiting = waiting_best_effort(cpu, c);
-	if (waiting && idle_floor_due(now, c->idle_floor_at_ns, waiting, watchdog_ns)) {
-		c->idle_floor_at_ns = now;
-		if (k_take(queue_of(cpu, CLASS_BEST_EFFORT))) {
-			count(c, CNT_FLOOR);
-			return;
-		}
-	}
-	if (now - c->overdue_at_ns > OVERDUE_EVERY_NS)
-		rescue_overdue(cpu);
-	if (c->late_due_ns && c->cpu_bound_weight < c->late_weight / 2)
-		late_no_more(cpu);
-	if (c->late_due_ns && !time_before_ns(now, c->late_due_ns) && take_late(c, cpu)) {
-		count(c, CNT_DUE);
-		return;
-	}
 	if (prev && k_wants_to_run(prev))
 		t = task_state(prev);
 	if (t) {
@@ -126,12 +95,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 	}
 	if (c->pull_from >= 0)
 		pull_for_balance(cpu);
-	if (c->unthrottle_limit) {
-		u32 limit = c->unthrottle_limit;
-
-		c->unthrottle_limit = 0;
-		unthrottle(limit, cpu, 1);
-	}
+	unthrottle_next(c, cpu);
 	if (c->side.bans)
 		clear_queues(c, cpu);
 	if (!kept && (k_take(queue_of(cpu, CLASS_NORMAL)) || (c->late_due_ns && take_late(c, cpu))))
@@ -145,7 +109,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	/* No other task: prev goes on, unless it is to be migrated, has to make room, or its quota is used up. */
 	if (!t || t->push_to >= 0 || (best_effort && !best_effort_stays(c, cpu)) ||
-	    (!kept && nr_limits && may_throttle(prev) && exhausted(t->group, now)))
+	    (!kept && out_of_quota(prev, t, now)))
 		return;
 	if (kept)
 		count(c, CNT_KEPT);
@@ -180,7 +144,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	renew_lease(c, p->pid, now);
 	if (!dedicate_enabled && !c->side.bans && balance_tick(c, cpu, now))
 		k_set_slice(p, 0);
-	if (nr_limits && may_throttle(p) && exhausted(t->group, now)) {
+	if (out_of_quota(p, t, now)) {
 		k_set_slice(p, 0);
 		return;
 	}
@@ -205,7 +169,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 			return;
 		}
 		renew_request(t, c);
-		c->curr_deadline = t->deadline;
+		show_deadline(t, c);
 	} else if (company && !c->run_until_ns) {
 		/* Other tasks have come since its slice began: from now on the end of the slice matters. */
 		end_turn_at(c, cpu, now + remaining(t), now);
@@ -303,6 +267,11 @@ void BPF_STRUCT_OPS(guest_update_idle, s32 cpu, bool idle)
 	rests(c, cpu);
 }
 
+bool BPF_STRUCT_OPS(guest_yield, struct task_struct *from, struct task_struct *to)
+{
+	return forfeits_request(from);
+}
+
 s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 {
 	u64 now = k_now();
@@ -327,21 +296,11 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 
 		if (!c)
 			return -EINVAL;
-		c->give_to = -1;
-		c->pull_from = -1;
-		c->scan_from = i;
-		c->base_request_ns = base_request_ns;
 		c->side.ivh_to = -1;
 		c->side.seen_at_ns = now;
 		c->side.seen_steal_ns = steal_of(i);
 		c->side.seen_sched_ins = sched_ins_of(i);
-		c->idle_floor_at_ns = now;
-		c->curr_class = CLASS_NONE;
-		err = scx_bpf_create_dsq(queue_of(i, CLASS_NORMAL), -1);
-		if (!err)
-			err = scx_bpf_create_dsq(late_queue_of(i), -1);
-		if (!err)
-			err = scx_bpf_create_dsq(queue_of(i, CLASS_BEST_EFFORT), -1);
+		err = core_init_cpu(i, now);
 		if (err) {
 			scx_bpf_error("cannot create the queues of CPU %d: error %d", i, err);
 			return err;
@@ -361,7 +320,7 @@ SCX_OPS_DEFINE(tandem_guest,
 	       .quiescent		= (void *)core_quiescent,
 	       .update_idle		= (void *)guest_update_idle,
 	       .set_weight		= (void *)core_set_weight,
-	       .yield			= (void *)core_yield,
+	       .yield			= (void *)guest_yield,
 	       .cpu_release		= (void *)core_cpu_release,
 	       .cpu_online		= (void *)core_cpu_online,
 	       .cpu_offline		= (void *)core_cpu_offline,

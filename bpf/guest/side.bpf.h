@@ -17,7 +17,8 @@ static __always_inline u64 side_stolen_ns(s32 cpu)
 	return steal_of(cpu);
 }
 
-static __always_inline u64 side_request_ns(const struct task_struct *p, const struct group_state *g, const struct cpu_state *c)
+static __always_inline u64 side_request_ns(const struct task_struct *p, const struct task_state *t, const struct group_state *g,
+					   const struct cpu_state *c)
 {
 	if (!task_hinted(p, g))
 		return c->base_request_ns;
@@ -25,9 +26,33 @@ static __always_inline u64 side_request_ns(const struct task_struct *p, const st
 	return min_u64(TANDEM_REQUEST_MIN_NS, c->base_request_ns);
 }
 
+static __always_inline u64 side_slice_ns(const struct task_state *t, const struct cpu_state *c)
+{
+	return t->base_ns;
+}
+
 static __always_inline bool side_usable(const struct cpu_state *c)
 {
 	return !c->side.bans;
+}
+
+static __always_inline u64 side_debt_ns(const struct task_struct *p, struct task_state *t, u64 now)
+{
+	return 0;
+}
+
+static __always_inline u32 side_uncrowded(const struct cpu_state *c, u64 now)
+{
+	return 1;
+}
+
+static __always_inline bool side_may_move(const struct task_state *t, s32 from, s32 to)
+{
+	return true;
+}
+
+static __always_inline void side_cpu_lost(struct cpu_state *c)
+{
 }
 
 static __always_inline void side_group_added(struct group_state *g, const struct group_state *parent)
@@ -43,6 +68,14 @@ static __always_inline void side_task_begins(struct task_state *t)
 static __always_inline void side_task_ends(const struct task_struct *p, struct task_state *t)
 {
 	end_lease(t, p->pid);
+}
+
+static __always_inline void side_joined(struct task_state *t, s32 cpu)
+{
+}
+
+static __always_inline void side_left(struct task_state *t)
+{
 }
 
 static __always_inline void side_cpu_online(struct cpu_state *c)

@@ -44,10 +44,10 @@ u32 tick_known;
 
 COLD int learn_tick(u64 now)
 {
-	u64 passed = k_jiffies() - first_jiffies;
+	u64 jiffies_now = k_jiffies(), passed = jiffies_now - first_jiffies;
 
 	if (!first_jiffies_at_ns) {
-		first_jiffies = k_jiffies();
+		first_jiffies = jiffies_now;
 		first_jiffies_at_ns = now;
 	} else if (passed >= TICK_JIFFIES) {
 		tick_ns = tick_length_ns(sub_floor_u64(now, first_jiffies_at_ns) / passed);

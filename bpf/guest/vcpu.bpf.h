@@ -31,11 +31,6 @@ static __always_inline bool has(enum part part)
 	return !(parts_left_out & part);
 }
 
-static __always_inline bool is_idle(const struct cpu_state *c)
-{
-	return c->curr_class == CLASS_NONE;
-}
-
 /* Share: the part of its pCPU's time that it gets. */
 static __always_inline u32 share_of(const struct cpu_state *c, u64 now)
 {

@@ -5,6 +5,7 @@
 
 #include "balance.bpf.h"
 #include "dedicate.bpf.h"
+#include "../core/wakeup.bpf.h"
 
 /* Placement by cost (bvs); otherwise by the kernel's idle selection alone. Set by the loader. */
 const volatile bool bvs_enabled = true;
@@ -69,7 +70,6 @@ s32 BPF_STRUCT_OPS(guest_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 static __always_inline bool announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
 				     u64 enq_flags, u64 now)
 {
-	u64 burst, deadline;
 	s32 idle;
 
 	if (is_idle(c)) {
@@ -92,45 +92,7 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 			return false;
 		}
 	}
-	if (!(enq_flags & SCX_ENQ_WAKEUP) || t->class != c->curr_class || k_is_batch(p))
-		return false;
-	/* Tasks that all sleep soon must not preempt each other for being a little shorter. */
-	burst = curr_burst(c, now);
-	deadline = burst >= long_burst_ns(c->base_request_ns) ? t->deadline : t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
-	if (!wakeup_preempts(deadline, c->curr_deadline, curr_lead(c, now), sub_floor_u64(now, c->curr_since_ns), burst,
-			     c->base_request_ns))
-		return false;
-	count_task(CNT_PREEMPTED, p->pid);
-	return true;
-}
-
-/*
- * A task that preempts the current one on this very CPU, and comes before all that wait there, need not go
- * through the queue: the switch follows at once, without a self-IPI and another check of the queue. On any
- * other CPU it is queued, so that it can be pulled back if the host has preempted that CPU meanwhile.
- */
-static __always_inline bool takes_over(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu)
-{
-	u64 first;
-
-	if (cpu != (s32)bpf_get_smp_processor_id() || cpu != scx_bpf_task_cpu(p) || c->curr_pid != k_current_pid() ||
-	    t->class != CLASS_NORMAL || c->side.bans || c->late_due_ns || k_waiting(SCX_DSQ_LOCAL))
-		return false;
-	return !k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) || time_before_ns(t->deadline, first);
-}
-
-/*
- * A kernel thread that serves one CPU: others wait for it, so it runs at once when it wakes up. Not if it has
- * already had more than its share: some compute (ksmd, khugepaged, workers that encrypt), and beside two of
- * them that preempt each other no other task would run.
- */
-static __always_inline bool serves_at_once(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
-					   u64 enq_flags, u64 now)
-{
-	if (!k_is_kthread(p) || p->nr_cpus_allowed != 1 || !(enq_flags & SCX_ENQ_WAKEUP) || t->mean_burst_ns > c->base_request_ns)
-		return false;
-	rejoin(p, t, cpu, now);
-	return !time_before_ns(clock_now(c, class_index(t->class), now), t->v);
+	return preempts_current(p, t, c, enq_flags, now);
 }
 
 void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
@@ -139,6 +101,7 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_state *c = cpu_state(cpu);
 	bool preempts;
+	u32 limit;
 	u64 now;
 
 	if (!t || !c) {
@@ -161,14 +124,11 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	t->throttled_at_ns = 0;
-	if (nr_limits && may_throttle(p)) {
-		u32 limit = exhausted(t->group, now);
-
-		if (limit) {
-			t->push_to = -1;
-			throttle(p, t, limit, now, enq_flags);
-			return;
-		}
+	limit = out_of_quota(p, t, now);
+	if (limit) {
+		t->push_to = -1;
+		throttle(p, t, limit, now, enq_flags);
+		return;
 	}
 	if (t->push_to >= 0) {
 		if (k_allowed(p, t->push_to) && !k_is_pinned(p))

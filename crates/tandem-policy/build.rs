@@ -15,6 +15,7 @@ fn main() {
         .header("../../policy/guest/ivh.h")
         .header("../../policy/guest/rwc.h")
         .header("../../policy/guest/crowd.h")
+        .header("../../policy/host/away.h")
         .wrap_static_fns(true)
         .wrap_static_fns_path(&wrappers)
         .allowlist_file(".*/policy/.*")

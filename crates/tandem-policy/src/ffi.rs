@@ -55,6 +55,9 @@ pub mod safe {
         settled_ns(owed_ns: i64, service_ns: u64) -> i64;
         vtime_caught_up(vtime: u64, furthest: u64, gives_all: bool, weight: u64) -> u64;
         wakeup_preempts(wakee_deadline: u64, curr_deadline: u64, curr_lead: i64, curr_ran_ns: u64, curr_burst_ns: u64, base_ns: u64) -> bool;
+        progress_alone(clock: u64, v: u64, gained: u64) -> u64;
+        is_bounded(request_ns: u64, weight: u64, base_ns: u64) -> bool;
+        deadline_moved(deadline: u64, v: u64, end_v: u64, base_ns: u64) -> u64;
         wake_request_ns(base_ns: u64, mean_burst_ns: u64) -> u64;
         crowded_share(share: u32, stacked_busy: u32, siblings_busy: u32) -> u32;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;
@@ -72,6 +75,7 @@ pub mod safe {
         place_work_ns(mean_burst_ns: u64, request_ns: u64, ordinary_request_ns: u64) -> u64;
         move_cost_ns(far: bool) -> u64;
         far_excess(excess: u64, heavy_weight: u64) -> u64;
+        share_left(share: u32, away: bool, ns: u64) -> u32;
         takes_normal(bans: u32) -> bool;
         takes_best_effort(bans: u32, stack_busy: bool) -> bool;
     }

@@ -31,9 +31,9 @@ pub mod base {
 /// Virtual deadlines (`policy/eevdf.h`).
 pub mod eevdf {
     pub use crate::ffi::safe::{
-        clock_anchored, deadline_distance, idle_floor_due, lag_after_sleep, lag_limit, lag_of, real_ns,
-        request_ns, v_on_join, v_reweighted, virtual_ns, waits_too_long, wake_request_ns, wakeup_preempts,
-        weight_of_nice,
+        clock_anchored, deadline_distance, deadline_moved, idle_floor_due, is_bounded, lag_after_sleep,
+        lag_limit, lag_of, progress_alone, real_ns, request_ns, v_on_join, v_reweighted, virtual_ns,
+        waits_too_long, wake_request_ns, wakeup_preempts, weight_of_nice,
     };
 }
 
@@ -93,6 +93,11 @@ pub mod ivh {
     pub use crate::ffi::safe::{
         ivh_caught, ivh_cost_ns, ivh_forgotten, ivh_gain_ns, ivh_learns, ivh_left_in_time, ivh_risk,
     };
+}
+
+/// What higher classes leave of a pCPU (`policy/host/away.h`).
+pub mod away {
+    pub use crate::ffi::safe::share_left;
 }
 
 /// vCPUs that are better left without work (`policy/guest/rwc.h`).

@@ -250,6 +250,38 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn a_bounded_deadline_moves_along_and_no_other_does(
+        v in any::<u64>(), weight in 1_000u64..1 << 24, request in 500_000u64..20_000_000, parts in 1u64..50,
+    ) {
+        let end = v.wrapping_add(virtual_ns(request, weight));
+        let mut deadline = v.wrapping_add(deadline_distance(request, weight, BASE_NS));
+        let first = deadline;
+        for part in 1..=parts {
+            let at = v.wrapping_add(virtual_ns(request * part / parts, weight));
+            let moved = deadline_moved(deadline, at, end, BASE_NS);
+            prop_assert!(moved.wrapping_sub(deadline) < 1 << 62, "it never gets earlier");
+            let left = end.wrapping_sub(at);
+            let expected = if is_bounded(request, weight, BASE_NS) { at.wrapping_add(left.min(BASE_NS + 1)) } else { first };
+            prop_assert_eq!(moved, expected);
+            deadline = moved;
+        }
+        prop_assert_eq!(deadline, end);
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_task_alone_takes_what_it_is_owed_before_v_goes_on(v in any::<u64>(), credit in -(1i64 << 40)..1 << 40, gained in 0u64..1 << 40) {
+        let clock = v.wrapping_add(credit as u64);
+        let after = clock.wrapping_add(progress_alone(clock, v, gained));
+        let left = after.wrapping_sub(v.wrapping_add(gained)) as i64;
+        // A credit shrinks to nothing and no further; what it owes to those that sleep it goes on owing.
+        prop_assert_eq!(left, if credit > 0 { (credit - gained as i64).max(0) } else { credit });
+    }
+}
+
 #[test]
 fn a_wakeup_preempts_only_an_established_later_deadline() {
     assert!(wakeup_preempts(10, 11, 0, 700_000, 700_000, BASE_NS));

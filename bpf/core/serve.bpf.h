@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* A CPU chooses its next task: what comes before the order by deadline, and whether the current task keeps running. */
+#ifndef TANDEM_CORE_SERVE_BPF_H
+#define TANDEM_CORE_SERVE_BPF_H
+
+#include "hotplug.bpf.h"
+#include "spread.bpf.h"
+#include "turn.bpf.h"
+
+/*
+ * Tasks that must not wait any longer, whatever their deadlines: those of CPUs that are gone, a minimum for SCHED_IDLE tasks, and
+ * tasks that have reached their wall-clock deadline. Returns whether one was dispatched.
+ */
+static __always_inline bool serve_overdue(struct cpu_state *c, s32 cpu, u64 now)
+{
+	u32 waiting;
+
+	if (nr_offline && take_orphan(cpu))
+		return true;
+	waiting = waiting_best_effort(cpu, c);
+	if (waiting && idle_floor_due(now, c->idle_floor_at_ns, waiting, watchdog_ns)) {
+		c->idle_floor_at_ns = now;
+		if (k_take(queue_of(cpu, CLASS_BEST_EFFORT))) {
+			count(c, CNT_FLOOR);
+			return true;
+		}
+	}
+	if (now - c->overdue_at_ns > OVERDUE_EVERY_NS)
+		rescue_overdue(cpu);
+	if (c->late_due_ns && c->cpu_bound_weight < c->late_weight / 2)
+		late_no_more(cpu);
+	if (c->late_due_ns && !time_before_ns(now, c->late_due_ns) && take_late(c, cpu)) {
+		count(c, CNT_DUE);
+		return true;
+	}
+	return false;
+}
+
+/* The current task may go on by its quota and its side. Has it the earliest deadline of its class? */
+static __always_inline bool is_first(struct task_struct *prev, struct task_state *t, struct cpu_state *c, s32 cpu)
+{
+	u64 first;
+
+	reweigh(t, c);
+	if (request_done(t))
+		renew_request(t, c);
+	else if (!prev->scx.slice)
+		count(c, CNT_REGRANTED);
+	move_deadline(t);
+	show_deadline(t, c);
+	return !k_peek_key(queue_of(cpu, t->class), &first) || !time_before_ns(first, t->deadline);
+}
+
+/* A task of a group with a quota has just stopped here: the next one of it may run. */
+static __always_inline void unthrottle_next(struct cpu_state *c, s32 cpu)
+{
+	u32 limit = c->unthrottle_limit;
+
+	if (!limit)
+		return;
+	c->unthrottle_limit = 0;
+	unthrottle(limit, cpu, 1);
+}
+
+#endif

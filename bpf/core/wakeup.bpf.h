@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* A task is queued: does it run at once, and does it preempt the current task? The same on any side. */
+#ifndef TANDEM_CORE_WAKEUP_BPF_H
+#define TANDEM_CORE_WAKEUP_BPF_H
+
+#include "side.bpf.h"
+#include "turn.bpf.h"
+
+/* Does p, which is about to wait in cpu's queue, preempt the task that runs there? */
+static __always_inline bool preempts_current(struct task_struct *p, struct task_state *t, struct cpu_state *c, u64 enq_flags, u64 now)
+{
+	u64 burst, deadline;
+
+	if (!(enq_flags & SCX_ENQ_WAKEUP) || t->class != c->curr_class || k_is_batch(p))
+		return false;
+	/* Tasks that all sleep soon must not preempt each other for being a little shorter. */
+	burst = curr_burst(c, now);
+	deadline = burst >= long_burst_ns(c->base_request_ns) ? t->deadline : t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
+	if (!wakeup_preempts(deadline, curr_deadline_now(c, now), curr_lead(c, now), sub_floor_u64(now, c->curr_since_ns), burst,
+			     c->base_request_ns))
+		return false;
+	count_task(CNT_PREEMPTED, p->pid);
+	return true;
+}
+
+/*
+ * A task that preempts the current one on this very CPU, and comes before all that wait there, need not go
+ * through the queue: the switch follows at once, without a self-IPI and another check of the queue. On any
+ * other CPU it is queued, so that it can be pulled back if that CPU is preempted meanwhile.
+ */
+static __always_inline bool takes_over(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu)
+{
+	u64 first;
+
+	if (cpu != (s32)bpf_get_smp_processor_id() || cpu != scx_bpf_task_cpu(p) || c->curr_pid != k_current_pid() ||
+	    t->class != CLASS_NORMAL || !side_usable(c) || c->late_due_ns || k_waiting(SCX_DSQ_LOCAL))
+		return false;
+	return !k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) || time_before_ns(t->deadline, first);
+}
+
+/*
+ * A kernel thread that serves one CPU: others wait for it, so it runs at once when it wakes up. Not if it has
+ * already had more than its share: some compute (ksmd, khugepaged, workers that encrypt), and beside two of
+ * them that preempt each other no other task would run.
+ */
+static __always_inline bool serves_at_once(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
+					   u64 enq_flags, u64 now)
+{
+	if (!k_is_kthread(p) || p->nr_cpus_allowed != 1 || !(enq_flags & SCX_ENQ_WAKEUP) || t->mean_burst_ns > c->base_request_ns)
+		return false;
+	rejoin(p, t, cpu, now);
+	return !time_before_ns(clock_now(c, class_index(t->class), now), t->v);
+}
+
+#endif
