@@ -1,5 +1,6 @@
 //! What a running scheduler costs: BPF time by the kernel's own run statistics, and the daemon's memory.
 
+use crate::server::SOCKET;
 use crate::{sys, DaemonError};
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::ProgramType;
@@ -13,8 +14,6 @@ use std::time::Duration;
 const DECISION: &str = "_running";
 /// Prefix of our callbacks that are the same on either side.
 const CORE: &str = "core_";
-/// Where sched_ext schedulers answer.
-const STATS_SOCKET: &str = "/var/run/scx/root/stats";
 /// The kernel keeps this many characters of a program's name.
 const KEPT: usize = 15;
 
@@ -86,7 +85,7 @@ fn prefix_of(name: &str) -> Option<&str> {
 
 /// Resident memory of the scheduler's daemon: the process that answers on the socket for statistics. 0: none does.
 fn daemon_rss_mib() -> f64 {
-    let Some(pid) = UnixStream::connect(STATS_SOCKET).ok().and_then(|stream| sys::peer_pid(&stream)) else {
+    let Some(pid) = UnixStream::connect(SOCKET).ok().and_then(|stream| sys::peer_pid(&stream)) else {
         return 0.0;
     };
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

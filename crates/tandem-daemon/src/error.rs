@@ -62,6 +62,42 @@ pub enum DaemonError {
     /// There are no run statistics.
     #[error("no run statistics of a sched_ext scheduler: start one, and write 1 to /proc/sys/kernel/bpf_stats_enabled")]
     NoStatistics,
+    /// The kernel refused the scheduler.
+    #[error("loading the scheduler failed: {0:#}")]
+    Load(anyhow::Error),
+    /// The kernel ejected the scheduler, or the scheduler ended itself with an error.
+    #[error("the kernel returned to its own scheduler: {0:#}")]
+    Ejected(anyhow::Error),
+    /// A map of the scheduler could not be read.
+    #[error("cannot read the scheduler's state: {0}")]
+    Map(libbpf_rs::Error),
+    /// The statistics server could not start.
+    #[error("cannot serve statistics: {0:#}")]
+    Stats(anyhow::Error),
+    /// Nothing answers on the socket.
+    #[error("no {side} scheduler is running (none answers on /var/run/scx/root/stats): start one with tandem {side}")]
+    NotRunning {
+        /// `guest` or `host`.
+        side: &'static str,
+    },
+    /// The running scheduler refuses.
+    #[error("{0}")]
+    Refused(String),
+    /// Loading would go on for ever.
+    #[error("the scheduler had to be loaded again {0} times in a row: giving up")]
+    Restarts(u32),
+    /// The scheduler is unloaded at the moment.
+    #[error("the {side} scheduler is unloaded at the moment: wait until tandem {side} --monitor says that it is loaded")]
+    Unloaded {
+        /// `guest` or `host`.
+        side: &'static str,
+    },
+    /// The length of a trace is missing or wrong.
+    #[error("request to trace: expected ms from 0 to {0}")]
+    TraceRequest(u64),
+    /// A trace cannot be written.
+    #[error("writing the trace: {0}")]
+    Trace(std::io::Error),
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),

@@ -1,5 +1,6 @@
 //! Figures for Prometheus: OpenMetrics text over HTTP.
 
+use crate::report::Report;
 use crate::DaemonError;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -80,6 +81,16 @@ pub fn head(text: &mut String, name: &str, kind: &str, unit: &str, help: &str) {
         let _ = writeln!(text, "# UNIT {name} {unit}");
     }
     let _ = writeln!(text, "# HELP {name} {help}.");
+}
+
+/// The counters of a side, as OpenMetrics text.
+pub fn counters<R: Report>(text: &mut String, values: &[u64]) {
+    for ((name, help), value) in R::COUNTERS.iter().zip(values) {
+        let name = format!("tandem_{}_{name}", R::SIDE);
+        head(text, &name, "counter", "", help);
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{name}_total {value}");
+    }
 }
 
 #[cfg(test)]

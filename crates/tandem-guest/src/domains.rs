@@ -1,8 +1,8 @@
 //! CPUs that share a cache, a core or a hardware thread, as reported to the scheduler.
 
 use crate::bpf::{intf, GuestSkel};
-use crate::GuestError;
 use libbpf_rs::{MapCore, MapFlags};
+use tandem_daemon::DaemonError;
 use tandem_probe::kernel::{format_list, KernelView};
 use tandem_probe::vtop::topology::{Shares, Topology};
 
@@ -93,7 +93,7 @@ impl Domains {
     }
 
     /// Installs the domains in the scheduler, which may be running.
-    pub(crate) fn install(&self, skel: &mut GuestSkel<'_>) -> Result<(), GuestError> {
+    pub(crate) fn install(&self, skel: &mut GuestSkel<'_>) -> Result<(), DaemonError> {
         for cpu in 0..self.llc.len() {
             let mut record = vec![0u8; skel.maps.domains.value_size() as usize];
             let mut put = |at: usize, value: u32| record[at..at + 4].copy_from_slice(&value.to_ne_bytes());
@@ -101,7 +101,7 @@ impl Domains {
             put(std::mem::offset_of!(intf::cpu_domain, core_next), self.core_next[cpu] as u32);
             put(std::mem::offset_of!(intf::cpu_domain, stack_next), self.stack_next[cpu] as u32);
             let key = (cpu as u32).to_ne_bytes();
-            skel.maps.domains.update(&key, &record, MapFlags::ANY).map_err(GuestError::Map)?;
+            skel.maps.domains.update(&key, &record, MapFlags::ANY).map_err(DaemonError::Map)?;
         }
         if let Some(data) = skel.maps.data_data.as_mut() {
             data.nr_llcs = self.caches;

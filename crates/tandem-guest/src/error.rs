@@ -37,36 +37,6 @@ pub enum GuestError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The kernel refused the scheduler.
-    #[error("loading the scheduler failed: {0:#}")]
-    Load(anyhow::Error),
-    /// The kernel ejected the scheduler, or the scheduler ended itself with an error.
-    #[error("the kernel returned to its own scheduler: {0:#}")]
-    Ejected(anyhow::Error),
-    /// A map of the scheduler could not be read.
-    #[error("cannot read the scheduler's state: {0}")]
-    Map(libbpf_rs::Error),
-    /// The statistics server could not start.
-    #[error("cannot serve statistics: {0:#}")]
-    Stats(anyhow::Error),
-    /// Nothing answers on the socket.
-    #[error("no guest scheduler is running (nothing answers on /var/run/scx/root/stats): start one with tandem guest")]
-    NotRunning,
-    /// The running scheduler refuses.
-    #[error("{0:#}")]
-    Refused(anyhow::Error),
-    /// Loading would go on for ever.
-    #[error("the kernel asked for a new load {0} times: giving up")]
-    Restarts(u32),
-    /// The scheduler is unloaded at the moment.
-    #[error("the guest scheduler is unloaded at the moment by --gate: wait until tandem guest --monitor says that it is")]
-    SteppedBack,
-    /// The length of a trace is missing or wrong.
-    #[error("request to trace: expected ms from 0 to {0}")]
-    TraceRequest(u64),
-    /// A trace cannot be written.
-    #[error("writing the trace: {0}")]
-    Trace(std::io::Error),
     /// Neither park nor unpark.
     #[error("request {0:?}: expected park or unpark")]
     ParkRequest(String),

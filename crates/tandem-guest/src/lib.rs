@@ -17,18 +17,15 @@ pub mod hints;
 mod irqs;
 mod metrics;
 mod model;
-mod monitoring;
 pub mod observe;
 pub mod options;
 pub mod park;
 mod prober;
 pub mod scheduler;
-mod server;
 mod speed;
 pub mod stats;
 mod sys;
 mod topology;
-pub mod trace;
 
 use tandem_bpf::guest as bpf;
 

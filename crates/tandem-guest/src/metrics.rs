@@ -1,24 +1,13 @@
 //! The statistics for Prometheus, as OpenMetrics text.
 
 use crate::stats::GuestStats;
-use serde_json::Value;
 use std::fmt::Write;
-use tandem_daemon::exporter::head;
+use tandem_daemon::exporter::{counters, head};
 
-/// OpenMetrics text. Counters and their descriptions are those of the statistics, so that nothing has to
-/// be kept in step by hand.
+/// OpenMetrics text.
 pub(crate) fn render(stats: &GuestStats) -> String {
-    use scx_stats::prelude::*;
     let mut text = String::new();
-    let values = serde_json::to_value(stats).unwrap_or(Value::Null);
-    for (name, field) in &GuestStats::meta().fields {
-        let Some(value) = values[name].as_u64() else { continue };
-        let help = field.attrs.desc.as_deref().unwrap_or("");
-        let name = format!("tandem_guest_{name}");
-        // Writing to a String cannot fail.
-        head(&mut text, &name, "counter", "", help);
-        let _ = writeln!(text, "{name}_total {value}");
-    }
+    counters::<GuestStats>(&mut text, &stats.counters());
     let now = &stats.now;
     for (name, help, value) in [
         ("loaded", "1 while the scheduler is loaded, 0 while it is unloaded by --gate", now.loaded as f64),

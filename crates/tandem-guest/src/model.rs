@@ -1,8 +1,8 @@
 //! What the scheduler knows of each vCPU, read out of its map.
 
 use crate::bpf::intf;
-use crate::GuestError;
 use libbpf_rs::{MapCore, MapFlags};
+use tandem_daemon::{bytes, DaemonError};
 
 /// One vCPU as measured.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -83,18 +83,18 @@ impl VcpuFacts {
 const WAITS_KNOWN: u32 = 8;
 
 /// Reads every possible CPU's record.
-pub(crate) fn read(map: &impl MapCore, nr_cpus: usize, now_ns: u64) -> Result<Vec<VcpuFacts>, GuestError> {
+pub(crate) fn read(map: &impl MapCore, nr_cpus: usize, now_ns: u64) -> Result<Vec<VcpuFacts>, DaemonError> {
     (0..nr_cpus).map(|cpu| read_one(map, cpu, now_ns)).collect()
 }
 
-fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, GuestError> {
+fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, DaemonError> {
     let key = (cpu as u32).to_ne_bytes();
-    let bytes = map
+    let record = map
         .lookup(&key, MapFlags::ANY)
-        .map_err(GuestError::Map)?
+        .map_err(DaemonError::Map)?
         .unwrap_or_else(|| vec![0; std::mem::size_of::<intf::cpu_state>()]);
-    let u64_at = |offset: usize| field(&bytes, offset).map(u64::from_ne_bytes).unwrap_or(0);
-    let u32_at = |offset: usize| field(&bytes, offset).map(u32::from_ne_bytes).unwrap_or(0);
+    let u64_at = |offset: usize| bytes::u64_at(&record, offset);
+    let u32_at = |offset: usize| bytes::u32_at(&record, offset);
     let model = std::mem::offset_of!(intf::cpu_state, side.model);
     let updated_ns = u64_at(model + std::mem::offset_of!(intf::vcpu_model, updated_ns));
     let tasks = std::mem::offset_of!(intf::cpu_state, tasks);
@@ -119,7 +119,7 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
         wanted_ns: u64_at(std::mem::offset_of!(intf::cpu_state, side.wanted_ns)),
         stolen_ns: u64_at(std::mem::offset_of!(intf::cpu_state, side.stolen_ns)),
         age_ms: (updated_ns > 0).then(|| now_ns.saturating_sub(updated_ns) as f64 / 1e6),
-        rhythm_ms: rhythm(&bytes),
+        rhythm_ms: rhythm(&record),
         scheduled_in_ns: u64_at(
             std::mem::offset_of!(intf::cpu_state, side.phase)
                 + std::mem::offset_of!(intf::vcpu_phase, scheduled_in_ns),
@@ -136,10 +136,10 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Gu
 }
 
 /// The preemption period of the record, judged as the scheduler judges it.
-fn rhythm(bytes: &[u8]) -> Option<(f64, f64)> {
+fn rhythm(record: &[u8]) -> Option<(f64, f64)> {
     let at = std::mem::offset_of!(intf::cpu_state, side.phase);
-    let u64_at = |offset: usize| field(bytes, at + offset).map(u64::from_ne_bytes).unwrap_or(0);
-    let u32_at = |offset: usize| field(bytes, at + offset).map(u32::from_ne_bytes).unwrap_or(0);
+    let u64_at = |offset: usize| bytes::u64_at(record, at + offset);
+    let u32_at = |offset: usize| bytes::u32_at(record, at + offset);
     let length = |at: usize| tandem_policy::rhythm_length {
         mean_ns: u64_at(at + std::mem::offset_of!(intf::rhythm_length, mean_ns)),
         dev_ns: u64_at(at + std::mem::offset_of!(intf::rhythm_length, dev_ns)),
@@ -151,8 +151,4 @@ fn rhythm(bytes: &[u8]) -> Option<(f64, f64)> {
     );
     let even = tandem_policy::phase::length_even(&on) && tandem_policy::phase::length_even(&off);
     even.then_some((on.mean_ns as f64 / 1e6, off.mean_ns as f64 / 1e6))
-}
-
-pub(crate) fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
-    bytes.get(offset..offset + N)?.try_into().ok()
 }

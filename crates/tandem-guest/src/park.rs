@@ -7,14 +7,18 @@
 
 use crate::bpf::{intf, GuestSkel};
 use crate::irqs::Irqs;
-use crate::model::field;
-use crate::server::{self, ASK_PARK};
+use crate::stats::GuestStats;
 use crate::GuestError;
 use libbpf_rs::ProgramInput;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use tandem_daemon::bytes::{u32_at, u64_at};
 use tandem_daemon::cpulist::parse_cpu_list;
+use tandem_daemon::{server, DaemonError};
+
+/// Name of the request.
+pub(crate) const ASK_PARK: &str = "park";
 
 /// Tasks that are still queued there after this time have to stay.
 const DRAIN: Duration = Duration::from_millis(50);
@@ -91,7 +95,7 @@ impl std::fmt::Display for ParkReport {
 /// # Errors
 /// No scheduler runs, or it refuses.
 pub fn request(order: &ParkOrder) -> Result<ParkReport, GuestError> {
-    server::ask(ASK_PARK, &order.to_args())
+    Ok(server::ask::<GuestStats, _>(ASK_PARK, &order.to_args())?)
 }
 
 /// The daemon's side.
@@ -191,8 +195,6 @@ pub(crate) fn crowd(skel: &GuestSkel<'_>, cpu: usize, park: bool) -> Result<(), 
 
 /// Queries the scheduler. `by`: `TANDEM_PARKED_BY_*`.
 fn ask(skel: &GuestSkel<'_>, cpu: usize, what: intf::park_what, by: u32) -> Result<Seen, GuestError> {
-    let u32_at = |bytes: &[u8], at| field(bytes, at).map_or(0, u32::from_ne_bytes);
-    let u64_at = |bytes: &[u8], at| field(bytes, at).map_or(0, u64::from_ne_bytes);
     let mut query = vec![0u8; std::mem::size_of::<intf::park_query>()];
     let (cpu_at, what_at) =
         (std::mem::offset_of!(intf::park_query, cpu), std::mem::offset_of!(intf::park_query, what));
@@ -201,7 +203,7 @@ fn ask(skel: &GuestSkel<'_>, cpu: usize, what: intf::park_what, by: u32) -> Resu
     let by_at = std::mem::offset_of!(intf::park_query, by);
     query[by_at..by_at + 4].copy_from_slice(&by.to_ne_bytes());
     let input = ProgramInput { context_in: Some(&mut query), ..ProgramInput::default() };
-    skel.progs.guest_park.test_run(input).map_err(GuestError::Map)?;
+    skel.progs.guest_park.test_run(input).map_err(DaemonError::Map)?;
     match u32_at(&query, std::mem::offset_of!(intf::park_query, error)) {
         intf::park_error_PARK_DONE => Ok(Seen {
             left: u32_at(&query, std::mem::offset_of!(intf::park_query, left)),

@@ -1,4 +1,5 @@
-//! Life cycle: check, load, run, report, unload.
+//! The guest's side of the life cycle (`tandem_daemon::life`): what is loaded, what is done at each step, and which orders
+//! there are.
 
 use crate::accounts::Accounts;
 use crate::bpf::{intf, GuestSkel, GuestSkelBuilder};
@@ -7,26 +8,27 @@ use crate::domains::Domains;
 use crate::gate::{self, Gate};
 use crate::hints::Hints;
 use crate::model::{self, GroupFacts, VcpuFacts};
-use crate::monitoring::Monitoring;
 use crate::observe::what_pays;
 use crate::options::{Fault, GuestOptions};
-use crate::park::{ParkOrder, ParkReport, Parking};
+use crate::park::{ParkOrder, Parking, ASK_PARK};
 use crate::prober::Prober;
-use crate::server::{Answer, Ask};
 use crate::stats::GuestStats;
 use crate::topology::TopologyKeeper;
-use crate::{beside, speed, sys, GuestError};
+use crate::{beside, metrics, speed, sys, GuestError};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
 use scx_utils::{
     scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report, ScxExitKind, UserExitInfo,
 };
+use serde_json::Value;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tandem_daemon::budget::Budget;
 use tandem_daemon::cpulist::{isolated_cpus, kernel_cpu_list};
-use tandem_daemon::preflight;
-use tandem_daemon::standstill::{Pulse, Returns};
+use tandem_daemon::life::{self, Load, Side, Step, Then};
+use tandem_daemon::monitoring::Monitoring;
+use tandem_daemon::server::Orders;
+use tandem_daemon::{preflight, DaemonError};
 
 /// How often the daemon samples the estimates and the scheduler's state; sooner during a trial of the
 /// vCPU limit (`crate::crowd`).
@@ -41,156 +43,101 @@ const TOPOLOGY_FILE: &str = "/run/tandem/topology.json";
 /// With -vv the verifier reports its effort for each program.
 const VERIFIER_STATISTICS: u32 = 4;
 
-/// How a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// By request: the scheduler is unloaded.
-    Stopped,
-    /// The set of CPUs changed in a way that needs a new load.
-    Restart,
-    /// The scheduler does not help at the moment.
-    SteppedBack,
-    /// The machine stood still for this long, and the kernel ejected the scheduler when it went on.
-    StoodStill(Duration),
-}
-
-/// CPUs that come and go without end must not make the daemon reload for ever: this many times in a row,
-/// each within a minute of the one before.
-const MOST_RESTARTS: u32 = 16;
-const CALM: Duration = Duration::from_secs(60);
-
 /// Loads the scheduler and runs until asked to stop, or until the kernel ejects it. Loads it again when
 /// the set of CPUs has changed, and, if that is wanted, unloads it while it does not help.
 ///
 /// # Errors
 /// An obstacle found before loading, a refusal by the kernel, or the reason of an ejection.
 pub fn serve(options: &GuestOptions) -> Result<(), GuestError> {
-    // Before the socket of another scheduler is taken over.
-    check(options)?;
-    // Before anything is loaded: an address in use is no reason to load and unload a scheduler.
-    let mut monitoring = Monitoring::start(options.metrics)?;
-    let mut gate = options.gate.then(Gate::new);
-    let mut restarts = 0;
-    let mut returns = Returns::default();
-    loop {
-        let began = Instant::now();
-        let outcome = run(options, &mut gate, &mut returns, &mut monitoring)?;
-        if began.elapsed() > CALM {
-            restarts = 0;
-        }
-        match outcome {
-            Outcome::Stopped => return Ok(()),
-            Outcome::Restart if restarts == MOST_RESTARTS => return Err(GuestError::Restarts(restarts)),
-            Outcome::Restart => {
-                restarts += 1;
-                log::info!("the set of CPUs changed: loading again");
-            }
-            Outcome::StoodStill(pause) => {
-                log::warn!(
-                    "the machine stood still for {:.0} s, and the kernel's watchdog ejected the scheduler: loading again",
-                    pause.as_secs_f64()
-                );
-                if let Some(gate) = &mut gate {
-                    gate.forget();
+    let settings = life::Settings {
+        stats_interval: options.stats_interval,
+        metrics: options.metrics,
+        debug: options.debug,
+    };
+    life::serve(&mut Guest { options, gate: options.gate.then(Gate::new) }, &settings)
+}
+
+/// The guest's daemon.
+struct Guest<'o> {
+    options: &'o GuestOptions,
+    gate: Option<Gate>,
+}
+
+impl Side for Guest<'_> {
+    type Report = GuestStats;
+    type Order = ParkOrder;
+    type Error = GuestError;
+    type Load<'a>
+        = Running<'a>
+    where
+        Self: 'a;
+
+    const ORDERS: Orders<ParkOrder> = &[(ASK_PARK, |args| Ok(ParkOrder::from_args(args)?))];
+
+    fn render(report: &GuestStats) -> String {
+        metrics::render(report)
+    }
+
+    fn check(&self) -> Result<(), GuestError> {
+        let paths = preflight::SystemPaths::default();
+        let ignore = self.options.ignore_cgroups;
+        Ok(preflight::check(&paths, sys::is_root(), preflight::CgroupSupport::of_kernel, ignore)?)
+    }
+
+    fn load<'a>(&'a mut self, storage: &'a mut MaybeUninit<OpenObject>) -> Result<Running<'a>, GuestError> {
+        Running::start(self.options, self.gate.as_mut(), storage)
+    }
+
+    fn stand_by(&mut self, monitoring: &Monitoring<ParkOrder, GuestStats>) {
+        let Some(gate) = &mut self.gate else { return };
+        gate.forget();
+        let mut next = Instant::now();
+        while gate.steps_back() && !sys::termination_requested() {
+            if Instant::now() >= next {
+                next += gate::WINDOW;
+                match Accounts::read() {
+                    Some(accounts) => gate.window(accounts),
+                    None => gate.blind(),
                 }
             }
-            Outcome::SteppedBack => {
-                if let Some(gate) = &mut gate {
-                    stand_by(gate, &monitoring);
-                }
-            }
+            monitoring.answer_unloaded(Instant::now() + STAND_BY_STEP);
         }
-        if sys::termination_requested() {
-            return Ok(());
+        gate.forget();
+    }
+
+    fn stood_still(&mut self) {
+        if let Some(gate) = &mut self.gate {
+            gate.forget();
         }
     }
-}
-
-/// Can the scheduler be loaded here?
-fn check(options: &GuestOptions) -> Result<(), GuestError> {
-    let paths = preflight::SystemPaths::default();
-    preflight::check(&paths, sys::is_root(), preflight::CgroupSupport::of_kernel, options.ignore_cgroups)?;
-    Ok(())
-}
-
-/// Unloaded: waits until there is something to gain again, or until asked to stop.
-fn stand_by(gate: &mut Gate, monitoring: &Monitoring) {
-    gate.forget();
-    let mut next = Instant::now();
-    while gate.steps_back() && !sys::termination_requested() {
-        if Instant::now() >= next {
-            next += gate::WINDOW;
-            match Accounts::read() {
-                Some(accounts) => gate.window(accounts),
-                None => gate.blind(),
-            }
-        }
-        monitoring.answer_unloaded(Instant::now() + STAND_BY_STEP);
-    }
-    gate.forget();
-}
-
-/// Loads the scheduler and runs until asked to stop or until the kernel ejects it.
-///
-/// # Errors
-/// An obstacle found before loading, a refusal by the kernel, or the reason of an ejection.
-fn run(
-    options: &GuestOptions,
-    gate: &mut Option<Gate>,
-    returns: &mut Returns,
-    monitoring: &mut Monitoring,
-) -> Result<Outcome, GuestError> {
-    check(options)?;
-    let level = if options.debug { libbpf_rs::PrintLevel::Debug } else { libbpf_rs::PrintLevel::Warn };
-    scx_utils::init_libbpf_logging(Some(level));
-
-    let mut storage = MaybeUninit::uninit();
-    let mut running = Running::start(options, &mut storage)?;
-    let result = running.supervise(options, gate, monitoring);
-    if let Ok(facts) = running.facts() {
-        monitoring.unloaded(&running.totals(&facts));
-    }
-    let now = Instant::now();
-    running.pulse.beat(now);
-    let stood_still = running.pulse.stood_still(now, running.patience).filter(|_| running.stalled());
-    let info = running.stop();
-    result?;
-    if let Some(pause) = stood_still.filter(|_| info.is_err() && returns.once_more(now)) {
-        return Ok(Outcome::StoodStill(pause));
-    }
-    let info = info?;
-    Ok(if info.should_restart() {
-        Outcome::Restart
-    } else if gate.as_ref().is_some_and(Gate::steps_back) {
-        Outcome::SteppedBack
-    } else {
-        Outcome::Stopped
-    })
 }
 
 struct Running<'a> {
     skel: GuestSkel<'a>,
     link: Option<Link>,
     nr_cpus: usize,
+    gate: Option<&'a mut Gate>,
+    /// End of the gate's current window.
+    next_window: Instant,
     prober: Option<Prober>,
     topology: Option<TopologyKeeper>,
     parking: Parking,
     crowd: Option<Crowd>,
-    trace_until: Option<Instant>,
-    pulse: Pulse,
-    /// For how long a task may wait until the kernel's watchdog ejects the scheduler.
-    patience: Duration,
 }
 
 impl<'a> Running<'a> {
-    fn start(options: &GuestOptions, storage: &'a mut MaybeUninit<OpenObject>) -> Result<Self, GuestError> {
+    fn start(
+        options: &GuestOptions,
+        gate: Option<&'a mut Gate>,
+        storage: &'a mut MaybeUninit<OpenObject>,
+    ) -> Result<Self, GuestError> {
         let nr_cpus = kernel_cpu_list("possible")?.last().map_or(1, |last| last + 1);
         let online = kernel_cpu_list("online")?;
         let hints = Hints::new(options, &preflight::SystemPaths::default())?;
         let domains = Domains::of_the_kernel(nr_cpus, &online);
-        let mut skel = load(options, &hints, &domains, storage, &online).map_err(GuestError::Load)?;
+        let mut skel = load(options, &hints, &domains, storage, &online).map_err(DaemonError::Load)?;
         domains.install(&mut skel)?;
-        let link = scx_ops_attach!(skel, tandem_guest).map_err(GuestError::Load)?;
+        let link = scx_ops_attach!(skel, tandem_guest).map_err(DaemonError::Load)?;
         let (mut prober, mut topology) = (None, None);
         if options.probe {
             let budget = Arc::new(Budget::new(options.probe_budget_pct, online.len()));
@@ -211,24 +158,22 @@ impl<'a> Running<'a> {
                 "the hypervisor offers a steal time page, but this kernel does not use it (no-steal-acc?)"
             );
         }
-        let patience =
-            Duration::from_nanos(skel.maps.rodata_data.as_ref().map_or(0, |rodata| rodata.watchdog_ns));
         Ok(Self {
             skel,
             link: Some(link),
             nr_cpus,
+            gate,
+            // The time of loading itself is in no window.
+            next_window: Instant::now() + gate::WINDOW,
             prober,
             topology,
             parking: Parking::default(),
             crowd,
-            trace_until: None,
-            pulse: Pulse::new(Instant::now()),
-            patience,
         })
     }
 
     fn facts(&self) -> Result<Vec<VcpuFacts>, GuestError> {
-        model::read(&self.skel.maps.cpus, self.nr_cpus, sys::monotonic_ns())
+        Ok(model::read(&self.skel.maps.cpus, self.nr_cpus, sys::monotonic_ns())?)
     }
 
     fn totals(&self, facts: &[VcpuFacts]) -> GuestStats {
@@ -240,122 +185,100 @@ impl<'a> Running<'a> {
         GuestStats::totals(facts, groups)
     }
 
+    /// A window of the gate may have ended. Returns whether the scheduler is to be unloaded.
+    fn window_of_the_gate(&mut self, now: Instant) -> Result<bool, GuestError> {
+        if now < self.next_window {
+            return Ok(false);
+        }
+        let Some(gate) = &mut self.gate else { return Ok(false) };
+        self.next_window = now + gate::WINDOW;
+        if let Some(accounts) = Accounts::read() {
+            gate.window(accounts);
+        }
+        let (ended, steps_back) = (gate.trial_ended(), gate.steps_back());
+        // The last window of a trial is one with the scheduler, which has measured the vCPUs.
+        if ended {
+            let neighbours = beside::neighbours(&self.facts()?);
+            let pays = if steps_back { "" } else { what_pays(neighbours) };
+            log::info!("{neighbours}{}{pays}", if pays.is_empty() { "" } else { ": " });
+        }
+        Ok(steps_back)
+    }
+}
+
+impl Load for Running<'_> {
+    type Report = GuestStats;
+    type Order = ParkOrder;
+    type Error = GuestError;
+
     fn exited(&self) -> bool {
         uei_exited!(&self.skel, uei)
     }
 
-    /// Did the watchdog eject it?
     fn stalled(&self) -> bool {
         let stall = ScxExitKind::ErrorStall as i32;
         self.skel.maps.data_data.as_ref().is_some_and(|data| data.uei.kind == stall)
     }
 
-    fn supervise(
-        &mut self,
-        options: &GuestOptions,
-        gate: &mut Option<Gate>,
-        monitoring: &Monitoring,
-    ) -> Result<(), GuestError> {
-        let mut reported = GuestStats::default();
-        let mut next_report = options.stats_interval.map(|interval| Instant::now() + interval);
-        let mut next_step = Instant::now();
-        // The time of loading itself is in no window.
-        let mut next_window = Instant::now() + gate::WINDOW;
-        while !sys::termination_requested() && !self.exited() {
-            self.pulse.beat(Instant::now());
-            // A request for statistics is answered at once; otherwise this is the pause between steps.
-            match monitoring.question(next_step.saturating_duration_since(Instant::now())) {
-                Some(ask) => {
-                    monitoring.answer(match ask {
-                        Ask::Stats => {
-                            Answer::Stats(Box::new(monitoring.totals(&self.totals(&self.facts()?))))
-                        }
-                        Ask::Park(order) => Answer::Park(self.park(&order)),
-                        Ask::Trace(length) => Answer::Trace(Ok(self.trace(length))),
-                    });
-                    continue;
-                }
-                None => std::thread::sleep(next_step.saturating_duration_since(Instant::now())),
-            }
-            let now = Instant::now();
-            next_step = now + STEP;
-            // The client that asked for a trace may be gone.
-            if self.trace_until.is_some_and(|end| now >= end) {
-                self.trace(Duration::ZERO);
-            }
-            if let Some(domains) = self.topology.as_ref().and_then(TopologyKeeper::news) {
-                log::info!("{}", domains.in_words());
-                domains.install(&mut self.skel)?;
-                if let Some(crowd) = &mut self.crowd {
-                    crowd.learn(&self.skel, domains)?;
-                }
-            }
-            if let Some(gate) = gate.as_mut().filter(|_| now >= next_window) {
-                next_window = now + gate::WINDOW;
-                if let Some(accounts) = Accounts::read() {
-                    gate.window(accounts);
-                }
-                // The last window of a trial is one with the scheduler, which has measured the vCPUs.
-                if gate.trial_ended() {
-                    let neighbours = beside::neighbours(&self.facts()?);
-                    let pays = if gate.steps_back() { "" } else { what_pays(neighbours) };
-                    log::info!("{neighbours}{}{pays}", if pays.is_empty() { "" } else { ": " });
-                }
-                if gate.steps_back() {
-                    return Ok(());
-                }
-            }
-            let facts = self.facts()?;
+    fn patience(&self) -> Duration {
+        Duration::from_nanos(self.skel.maps.rodata_data.as_ref().map_or(0, |rodata| rodata.watchdog_ns))
+    }
+
+    fn report(&self) -> Result<GuestStats, GuestError> {
+        Ok(self.totals(&self.facts()?))
+    }
+
+    fn step(&mut self, now: Instant) -> Result<Step<GuestStats>, GuestError> {
+        let mut next_step = now + STEP;
+        if let Some(domains) = self.topology.as_ref().and_then(TopologyKeeper::news) {
+            log::info!("{}", domains.in_words());
+            domains.install(&mut self.skel)?;
             if let Some(crowd) = &mut self.crowd {
-                let probes = self.topology.as_ref().map_or(0, TopologyKeeper::turns);
-                next_step = now + crowd.step(&self.skel, &facts, now, probes)?;
-            }
-            if let Some(prober) = &mut self.prober {
-                prober.step(&facts, now);
-                let news = prober.news_of_speeds();
-                speed::install(&self.skel, &news, prober.cores_are_unlike())?;
-            }
-            if let Some(topology) = &mut self.topology {
-                topology.look(&facts);
-            }
-            monitoring.update(&self.totals(&facts));
-            if let (Some(at), Some(interval)) = (next_report, options.stats_interval) {
-                if now >= at {
-                    next_report = Some(now + interval);
-                    let totals = self.totals(&facts);
-                    // A closed standard output must not end the scheduler.
-                    let _ = totals.since(&reported).format(&mut std::io::stdout().lock());
-                    reported = totals;
-                }
+                crowd.learn(&self.skel, domains)?;
             }
         }
-        Ok(())
+        let steps_back = self.window_of_the_gate(now)?;
+        let facts = self.facts()?;
+        let report = self.totals(&facts);
+        if steps_back {
+            return Ok(Step { report, then: Then::StepBack });
+        }
+        if let Some(crowd) = &mut self.crowd {
+            let probes = self.topology.as_ref().map_or(0, TopologyKeeper::turns);
+            next_step = now + crowd.step(&self.skel, &facts, now, probes)?;
+        }
+        if let Some(prober) = &mut self.prober {
+            prober.step(&facts, now);
+            let news = prober.news_of_speeds();
+            speed::install(&self.skel, &news, prober.cores_are_unlike())?;
+        }
+        if let Some(topology) = &mut self.topology {
+            topology.look(&facts);
+        }
+        Ok(Step { report, then: Then::GoOn(next_step) })
     }
 
     /// Orders of the operator come first: the vCPU limit begins anew.
-    fn park(&mut self, order: &ParkOrder) -> Result<ParkReport, GuestError> {
+    fn obey(&mut self, order: ParkOrder) -> anyhow::Result<Value> {
         if let Some(crowd) = &mut self.crowd {
             crowd.start_again(&self.skel)?;
         }
-        self.parking.order(&self.skel, order)
+        Ok(serde_json::to_value(self.parking.order(&self.skel, &order)?)?)
     }
 
-    /// Lets the scheduler record what it does for `length`. Returns how many records were lost since the last order.
-    fn trace(&mut self, length: Duration) -> u64 {
-        self.trace_until = (!length.is_zero()).then(|| Instant::now() + length);
+    fn trace(&mut self, on: bool) -> u64 {
         let Some(bss) = self.skel.maps.bss_data.as_mut() else { return 0 };
-        bss.tracing = u32::from(self.trace_until.is_some());
+        bss.tracing = u32::from(on);
         std::mem::take(&mut bss.nr_untraced)
     }
 
-    /// Unloads the scheduler and reports why it ended.
     fn stop(&mut self) -> Result<UserExitInfo, GuestError> {
         // The probers first: they are tasks of this scheduler.
         self.prober = None;
         self.topology = None;
         self.link = None;
         self.parking.end();
-        uei_report!(&self.skel, uei).map_err(GuestError::Ejected)
+        Ok(uei_report!(&self.skel, uei).map_err(DaemonError::Ejected)?)
     }
 }
 

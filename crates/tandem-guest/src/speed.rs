@@ -6,9 +6,9 @@
 //! other hardware thread was busy in each of the probes looks slower than it is.
 
 use crate::bpf::{intf, GuestSkel};
-use crate::GuestError;
 use libbpf_rs::ProgramInput;
 use std::time::{Duration, Instant};
+use tandem_daemon::DaemonError;
 
 /// Number of probes of a vCPU that count.
 const PROBES: usize = 5;
@@ -101,7 +101,11 @@ fn shortest(blocks: &[f64]) -> Option<f64> {
 }
 
 /// Reports speeds to the scheduler.
-pub(crate) fn install(skel: &GuestSkel<'_>, speeds: &[(usize, f64)], unlike: bool) -> Result<(), GuestError> {
+pub(crate) fn install(
+    skel: &GuestSkel<'_>,
+    speeds: &[(usize, f64)],
+    unlike: bool,
+) -> Result<(), DaemonError> {
     for &(cpu, speed) in speeds {
         let mut order = vec![0u8; std::mem::size_of::<intf::speed_order>()];
         let mut set = |at: usize, value: u32| order[at..at + 4].copy_from_slice(&value.to_ne_bytes());
@@ -110,7 +114,7 @@ pub(crate) fn install(skel: &GuestSkel<'_>, speeds: &[(usize, f64)], unlike: boo
         set(std::mem::offset_of!(intf::speed_order, speed), scaled.max(1));
         set(std::mem::offset_of!(intf::speed_order, unlike), u32::from(unlike));
         let input = ProgramInput { context_in: Some(&mut order), ..ProgramInput::default() };
-        skel.progs.guest_speed.test_run(input).map_err(GuestError::Map)?;
+        skel.progs.guest_speed.test_run(input).map_err(DaemonError::Map)?;
         log::info!("vCPU {cpu}: its core has {:.0} % of the fastest one's speed", speed * 100.0);
     }
     Ok(())

@@ -2,11 +2,12 @@
 
 use crate::bpf::intf;
 use crate::model::{GroupFacts, VcpuFacts};
+use scx_stats::prelude::{Meta, StatsMeta};
 use scx_stats_derive::Stats;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::time::Duration;
+use tandem_daemon::report::{format_counters, Counters, Report};
 
 /// Why a vCPU is left without work, in words.
 const BANS: &[(u32, &str)] = &[
@@ -167,36 +168,36 @@ impl GuestStats {
             .collect();
         Self::new(std::array::from_fn(sum), now, vcpus)
     }
+}
 
-    /// With the counters of earlier loads.
-    pub fn after(&self, earlier: &Self) -> Self {
+impl Report for GuestStats {
+    const SIDE: &'static str = "guest";
+    const COUNTERS: &'static Counters = &COUNTERS;
+
+    fn parts() -> Vec<StatsMeta> {
+        vec![VcpuStats::meta(), Moment::meta()]
+    }
+
+    fn after(&self, earlier: &Self) -> Self {
         let (counters, before) = (self.counters(), earlier.counters());
         let sums = std::array::from_fn(|id| counters[id] + before[id]);
         Self::new(sums, self.now.clone(), self.vcpus.clone())
     }
 
-    /// What happened since `earlier`. The vCPUs are as they are now, except for their preemption intervals.
-    pub fn since(&self, earlier: &Self) -> Self {
+    /// The vCPUs are as they are now, except for their preemption intervals.
+    fn since(&self, earlier: &Self) -> Self {
         let (counters, before) = (self.counters(), earlier.counters());
         let vcpus = self.vcpus.iter().map(|(cpu, v)| (*cpu, v.since(earlier.vcpus.get(cpu))));
         let since = std::array::from_fn(|id| counters[id].saturating_sub(before[id]));
         Self::new(since, self.now.clone(), vcpus.collect())
     }
 
-    /// One report for people.
-    ///
-    /// # Errors
-    /// Those of the writer.
-    pub fn format<W: Write>(&self, out: &mut W) -> std::io::Result<()> {
-        // Twelve counters per line.
-        for (line, part) in COUNTERS.chunks(12).zip(self.counters().chunks(12)) {
-            let words: Vec<String> = line
-                .iter()
-                .zip(part)
-                .map(|((name, _), value)| format!("{} {value}", in_words(name)))
-                .collect();
-            writeln!(out, "  {}", words.join("  "))?;
-        }
+    fn unloaded(self) -> Self {
+        Self { now: Moment::default(), vcpus: BTreeMap::new(), ..self }
+    }
+
+    fn format(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        format_counters(&COUNTERS, &self.counters(), out)?;
         let now = &self.now;
         if now.loaded == 0 {
             writeln!(out, "  not loaded: unloaded by --gate")?;
@@ -241,25 +242,10 @@ impl GuestStats {
     }
 }
 
-/// A counter's name for people.
-pub(crate) fn in_words(name: &str) -> String {
-    name.replace('_', " ")
-}
-
-/// Prints the statistics of a running scheduler at an interval until `stop` returns true.
-///
-/// # Errors
-/// If no scheduler serves statistics.
-pub fn monitor(interval: Duration, stop: impl Fn() -> bool) -> Result<(), crate::GuestError> {
-    scx_utils::monitor_stats::<GuestStats>(&[], interval, stop, |stats| {
-        Ok(stats.format(&mut std::io::stdout().lock())?)
-    })
-    .map_err(crate::GuestError::Stats)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tandem_daemon::report::in_words;
 
     /// The list of the BPF side is parsed line by line; a line that cannot be parsed would shift all that follow.
     #[test]

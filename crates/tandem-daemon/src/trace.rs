@@ -1,12 +1,11 @@
 //! Records what a running scheduler decides, as a trace for ui.perfetto.dev (trace-event JSON). Each
-//! vCPU has two tracks: the running task with every decision taken there, and the intervals in which the
-//! host had preempted the vCPU.
+//! CPU has a track: the running task with every decision taken there; inside a VM another one with the intervals in which
+//! the host had preempted the vCPU.
 
-use crate::bpf::intf;
-use crate::model::field;
+use crate::bytes::field;
+use crate::report::{in_words, Counters, Report};
 use crate::server::{self, ASK_TRACE};
-use crate::stats::{in_words, COUNTERS};
-use crate::GuestError;
+use crate::DaemonError;
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapHandle, RingBufferBuilder};
 use serde_json::{json, Value};
@@ -14,6 +13,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
+use tandem_bpf::trace as intf;
 
 /// Name of the scheduler's map.
 const MAP: &str = "trace_events";
@@ -66,9 +66,26 @@ pub struct Recorded {
     pub dropped: u64,
 }
 
+/// How a side's trace is labelled.
+pub struct Labels<'a> {
+    /// What its CPUs are called.
+    pub cpu: &'a str,
+    /// What takes CPUs away from it, if anything does.
+    pub taken_by: Option<&'a str>,
+    /// A task's name, from its number and what the kernel calls it.
+    pub task: &'a dyn Fn(i32, &str) -> String,
+}
+
+/// As the kernel calls it, with its number.
+pub fn plain(pid: i32, comm: &str) -> String {
+    format!("{comm} [{pid}]")
+}
+
 /// Turns records into trace events.
-struct Writer<W: Write> {
+struct Writer<'a, W: Write> {
     out: W,
+    labels: &'a Labels<'a>,
+    counters: &'a Counters,
     begun: bool,
     /// Running task of each CPU, and since when.
     running: BTreeMap<u32, (u64, i32, String)>,
@@ -80,10 +97,12 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-impl<W: Write> Writer<W> {
-    fn new(out: W) -> Self {
+impl<'a, W: Write> Writer<'a, W> {
+    fn new(out: W, labels: &'a Labels<'a>, counters: &'a Counters) -> Self {
         Self {
             out,
+            labels,
+            counters,
             begun: false,
             running: BTreeMap::new(),
             cpus: BTreeSet::new(),
@@ -106,8 +125,9 @@ impl<W: Write> Writer<W> {
     fn event(&mut self, event: Event) -> io::Result<()> {
         self.recorded.events += 1;
         if self.cpus.insert(event.cpu) {
-            for process in [TASKS, HOST] {
-                let name = json!({"name": format!("vCPU {}", event.cpu)});
+            let host = self.labels.taken_by.map(|_| HOST);
+            for process in std::iter::once(TASKS).chain(host) {
+                let name = json!({"name": format!("{} {}", self.labels.cpu, event.cpu)});
                 let tid = event.cpu;
                 self.line(
                     &json!({"ph": "M", "name": "thread_name", "pid": process, "tid": tid, "args": name}),
@@ -121,7 +141,7 @@ impl<W: Write> Writer<W> {
             }
             intf::trace_kind_TRACE_STOPS => match self.running.remove(&event.cpu) {
                 Some((since, pid, comm)) if pid == event.pid => {
-                    self.slice(TASKS, event.cpu, &format!("{comm} [{pid}]"), since, event.at_ns)
+                    self.slice(TASKS, event.cpu, &(self.labels.task)(pid, &comm), since, event.at_ns)
                 }
                 _ => Ok(()),
             },
@@ -130,9 +150,11 @@ impl<W: Write> Writer<W> {
                 self.slice(HOST, event.cpu, "absent", from, event.at_ns)
             }
             kind => {
-                let name =
-                    COUNTERS.get(kind as usize).map_or_else(|| "unknown".into(), |(name, _)| in_words(name));
-                let mut task = json!({"task": format!("{} [{}]", event.comm, event.pid)});
+                let name = self
+                    .counters
+                    .get(kind as usize)
+                    .map_or_else(|| "unknown".into(), |(name, _)| in_words(name));
+                let mut task = json!({"task": (self.labels.task)(event.pid, &event.comm)});
                 if event.value > 0 {
                     task["ns"] = json!(event.value);
                 }
@@ -143,7 +165,8 @@ impl<W: Write> Writer<W> {
     }
 
     fn end(&mut self) -> io::Result<Recorded> {
-        for (process, name) in [(TASKS, "who runs, and what is decided"), (HOST, "the host")] {
+        let host = self.labels.taken_by.map(|name| (HOST, name));
+        for (process, name) in std::iter::once((TASKS, "who runs, and what is decided")).chain(host) {
             self.line(&json!({"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}))?;
         }
         writeln!(self.out, "\n]")?;
@@ -152,13 +175,19 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Records for `length` and writes the trace.
+/// Records for `length` what the scheduler of side `R` does, and writes the trace.
 ///
 /// # Errors
-/// No Tandem scheduler runs, or writing fails.
-pub fn record(length: Duration, out: impl Write, stop: impl Fn() -> bool) -> Result<Recorded, GuestError> {
+/// No such scheduler runs, or writing fails.
+pub fn record<R: Report>(
+    length: Duration,
+    out: impl Write,
+    labels: &Labels<'_>,
+    stop: impl Fn() -> bool,
+) -> Result<Recorded, DaemonError> {
     let map = MapInfoIter::default().find(|map| map.name == MAP);
-    let map = MapHandle::from_map_id(map.ok_or(GuestError::NotRunning)?.id).map_err(GuestError::Map)?;
+    let map = map.ok_or(DaemonError::NotRunning { side: R::SIDE })?;
+    let map = MapHandle::from_map_id(map.id).map_err(DaemonError::Map)?;
     // Kept until the end: a thread that writes would be in the trace, and in the way.
     let events = RefCell::new(Vec::new());
     let mut builder = RingBufferBuilder::new();
@@ -166,29 +195,29 @@ pub fn record(length: Duration, out: impl Write, stop: impl Fn() -> bool) -> Res
         events.borrow_mut().extend(Event::read(bytes));
         0
     };
-    builder.add(&map, take).map_err(GuestError::Map)?;
-    let ring = builder.build().map_err(GuestError::Map)?;
+    builder.add(&map, take).map_err(DaemonError::Map)?;
+    let ring = builder.build().map_err(DaemonError::Map)?;
     // Remains of an earlier trace.
-    ring.consume().map_err(GuestError::Map)?;
+    ring.consume().map_err(DaemonError::Map)?;
     events.borrow_mut().clear();
-    order(length + GRACE)?;
+    order::<R>(length + GRACE)?;
     let end = Instant::now() + length;
     while Instant::now() < end && !stop() {
         std::thread::sleep(LOOK_EVERY.min(end.saturating_duration_since(Instant::now())));
-        ring.consume().map_err(GuestError::Map)?;
+        ring.consume().map_err(DaemonError::Map)?;
     }
-    let dropped = order(Duration::ZERO)?;
-    ring.consume().map_err(GuestError::Map)?;
+    let dropped = order::<R>(Duration::ZERO)?;
+    ring.consume().map_err(DaemonError::Map)?;
     drop(ring);
-    let mut writer = Writer::new(out);
+    let mut writer = Writer::new(out, labels, R::COUNTERS);
     writer.recorded.dropped = dropped;
-    events.take().into_iter().try_for_each(|event| writer.event(event)).map_err(GuestError::Trace)?;
-    writer.end().map_err(GuestError::Trace)
+    events.take().into_iter().try_for_each(|event| writer.event(event)).map_err(DaemonError::Trace)?;
+    writer.end().map_err(DaemonError::Trace)
 }
 
 /// Asks the scheduler to record for `length`, or to stop. Returns how many records found no room meanwhile.
-fn order(length: Duration) -> Result<u64, GuestError> {
-    server::ask(ASK_TRACE, &[("ms", length.as_millis().to_string())])
+fn order<R: Report>(length: Duration) -> Result<u64, DaemonError> {
+    server::ask::<R, _>(ASK_TRACE, &[("ms", length.as_millis().to_string())])
 }
 
 #[cfg(test)]
@@ -196,13 +225,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const COUNTERS: &Counters = &[("queued", "tasks put into a queue"), ("pulled", "tasks pulled")];
+    const PULLED: u32 = 1;
+
     fn event(at_ns: u64, kind: u32, pid: i32, value: u64) -> Event {
         Event { at_ns, value, cpu: 1, kind, pid, comm: "worker".into() }
     }
 
     fn written(events: Vec<Event>) -> Vec<Value> {
         let mut out = Vec::new();
-        let mut writer = Writer::new(&mut out);
+        let labels = Labels { cpu: "vCPU", taken_by: Some("the host"), task: &plain };
+        let mut writer = Writer::new(&mut out, &labels, COUNTERS);
         for event in events {
             writer.event(event).unwrap();
         }
@@ -215,7 +248,7 @@ mod tests {
     fn who_runs_is_a_slice_and_a_decision_a_moment() {
         let trace = written(vec![
             event(1_000_000, intf::trace_kind_TRACE_RUNS, 7, 0),
-            event(1_500_000, intf::counter_CNT_PULLED, 7, 0),
+            event(1_500_000, PULLED, 7, 0),
             event(3_000_000, intf::trace_kind_TRACE_STOPS, 7, 1),
             event(9_000_000, intf::trace_kind_TRACE_PREEMPTED, 0, 4_000_000),
         ]);
@@ -224,6 +257,19 @@ mod tests {
         assert_eq!((&of("X")[0]["name"], &of("X")[0]["dur"]), (&json!("worker [7]"), &json!(2000.0)));
         assert_eq!((&of("X")[1]["ts"], &of("X")[1]["dur"]), (&json!(5000.0), &json!(4000.0)));
         assert_eq!((&of("i")[0]["name"], &of("i")[0]["ts"]), (&json!("pulled"), &json!(1500.0)));
+    }
+
+    #[test]
+    fn on_a_host_nothing_takes_cpus_away() {
+        let mut out = Vec::new();
+        let labels = Labels { cpu: "pCPU", taken_by: None, task: &|pid, _| format!("vm {pid}") };
+        let mut writer = Writer::new(&mut out, &labels, COUNTERS);
+        writer.event(event(1_000, intf::trace_kind_TRACE_RUNS, 7, 0)).unwrap();
+        writer.event(event(2_000, intf::trace_kind_TRACE_STOPS, 7, 1)).unwrap();
+        writer.end().unwrap();
+        drop(writer);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("pCPU 1") && text.contains("vm 7") && !text.contains("\"pid\":2"), "{text}");
     }
 
     #[test]
