@@ -26,8 +26,13 @@ struct kvm_vcpu_arch___tandem {
 	} st;
 };
 
+struct preempt_notifier___tandem {
+	void *ops;
+};
+
 struct kvm_vcpu___tandem {
 	struct kvm___tandem *kvm;
+	struct preempt_notifier___tandem preempt_notifier;
 	int vcpu_id;
 	bool preempted;
 	struct kvm_vcpu_arch___tandem arch;
@@ -92,6 +97,12 @@ static __always_inline u32 kvm_exit_code(struct kvm_vcpu___tandem *vcpu, u32 isa
 	if (bpf_core_field_exists(((struct vcpu_vmx___shared *)0)->vt.exit_reason))
 		return BPF_CORE_READ((struct vcpu_vmx___shared *)vcpu, vt.exit_reason.full);
 	return ~0U;
+}
+
+/* Where a vCPU's preempt notifier is in its record. */
+static __always_inline u64 kvm_notifier_offset(void)
+{
+	return bpf_core_field_offset(struct kvm_vcpu___tandem, preempt_notifier);
 }
 
 /* Where in the VMM's memory the guest reads its steal time; 0: the guest does not ask for it. */

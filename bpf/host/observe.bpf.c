@@ -76,17 +76,21 @@ struct stretch {
 	u32 by;			/* as in struct taken_key */
 };
 
-struct cpu_history {
-	u32 next;		/* the oldest; the newest is the one before it */
+/* What a CPU remembers. */
+struct cpu_record {
+	u32 next;		/* the oldest stretch; the newest is the one before it */
 	struct stretch stretches[TAKEN_RUNS];
+	u32 of_vm;		/* the current task belongs to a VM */
+	u64 vcpu;		/* that the current task runs; 0: none, or it has not left its guest yet */
+	u32 exits[NR_EXIT_CLASSES];	/* of this vCPU since it was switched in: there are too many of them to look up its record each time */
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct cpu_history);
-} history SEC(".maps");
+	__type(value, struct cpu_record);
+} cpus SEC(".maps");
 
 u64 troubles[NR_TROUBLES];
 
@@ -196,7 +200,7 @@ static __always_inline void takes(u32 from, u32 by, u64 ns)
 }
 
 /* Whoever ran on this CPU in a wait that ends now has taken that time from a VM. */
-static __always_inline void blame(struct cpu_history *h, u32 from, u64 since_ns, u64 now)
+static __always_inline void blame(struct cpu_record *h, u32 from, u64 since_ns, u64 now)
 {
 	u64 until = now;
 	u32 i;
@@ -232,53 +236,94 @@ static __always_inline void read_steal(struct thread_record *r, u64 now)
 	r->steal_ns = steal + 1 - r->steal_began_ns;
 }
 
+/*
+ * The kernel counts run delay itself, from the moment of enqueueing, which no tracepoint shows: what was seen here is replaced by
+ * that. It has the wait before this run by now.
+ */
+static __always_inline void as_the_kernel_counts(struct thread_record *r, struct task_struct *p)
+{
+	u64 delay;
+
+	if (!bpf_core_field_exists(p->sched_info.run_delay))
+		return;
+	delay = p->sched_info.run_delay;
+	if (r->delay_seen_ns)
+		r->ready_ns += delay + 1 - r->delay_seen_ns - r->waited_since_ns;
+	r->delay_seen_ns = delay + 1;
+	r->waited_since_ns = 0;
+}
+
+/* The current task of a CPU is switched out. */
+static __always_inline void switched_out(struct cpu_record *c, struct thread_record *r, struct task_struct *p, bool runnable, u64 now)
+{
+	u32 i;
+
+	as_the_kernel_counts(r, p);
+	if (r->running_since_ns) {
+		r->run_ns += now - r->running_since_ns;
+		r->running_since_ns = 0;
+	}
+	if (runnable) {
+		r->preemptions++;
+		r->ready_since_ns = now;
+	}
+	if (!c->vcpu)
+		return;
+	for (i = 0; i < NR_EXIT_CLASSES; i++) {
+		r->exits[i] += c->exits[i];
+		c->exits[i] = 0;
+	}
+	c->vcpu = 0;
+	read_steal(r, now);
+}
+
+static __always_inline void switched_in(struct cpu_record *c, struct thread_record *r, u64 now)
+{
+	if (r->ready_since_ns) {
+		u64 waited = now > r->ready_since_ns ? now - r->ready_since_ns : 0;
+
+		r->ready_ns += waited;
+		r->waited_since_ns += waited;
+		if (r->kind == THREAD_VCPU) {
+			note_time(&r->ready, waited);
+			if (waited)
+				blame(c, r->tgid, now - waited, now);
+		}
+		r->ready_since_ns = 0;
+	}
+	if (r->interrupted_ns) {
+		note_time(&r->to_run, now > r->interrupted_ns ? now - r->interrupted_ns : 0);
+		r->interrupted_ns = 0;
+	}
+	r->running_since_ns = now;
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(observe_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	u64 now = now_ns();
 	struct thread_record *r;
-	struct cpu_history *h;
-	u32 zero = 0, by = TAKEN_OTHER;
+	struct cpu_record *c;
+	struct stretch *s;
+	u32 zero = 0;
 
-	r = record_of(prev, now);
-	if (r) {
-		if (r->running_since_ns) {
-			r->run_ns += now - r->running_since_ns;
-			r->running_since_ns = 0;
-		}
-		if (preempt || !BPF_CORE_READ(prev, __state)) {
-			r->preemptions++;
-			r->ready_since_ns = now;
-		}
-	}
-	h = bpf_map_lookup_elem(&history, &zero);
+	c = bpf_map_lookup_elem(&cpus, &zero);
+	if (!c)
+		return 0;
+	r = c->of_vm ? record_of(prev, now) : NULL;
+	if (r)
+		switched_out(c, r, prev, preempt || !prev->__state, now);
+	s = &c->stretches[c->next++ % TAKEN_RUNS];
+	s->by = next->pid ? TAKEN_OTHER : TAKEN_UNKNOWN;
 	r = record_of(next, now);
+	c->of_vm = r != NULL;
 	if (r) {
-		by = r->tgid;
-		if (r->ready_since_ns) {
-			u64 waited = now > r->ready_since_ns ? now - r->ready_since_ns : 0;
-
-			r->ready_ns += waited;
-			if (r->kind == THREAD_VCPU) {
-				note_time(&r->ready, waited);
-				if (h && waited)
-					blame(h, r->tgid, now - waited, now);
-			}
-			r->ready_since_ns = 0;
-		}
-		if (r->interrupted_ns) {
-			note_time(&r->to_run, now > r->interrupted_ns ? now - r->interrupted_ns : 0);
-			r->interrupted_ns = 0;
-		}
-		r->running_since_ns = now;
-	}
-	if (h) {
-		struct stretch *s = &h->stretches[h->next % TAKEN_RUNS];
-
+		/* Before its own stretch begins: that is no part of what it waited for. */
 		s->from_ns = now;
-		s->by = next->pid ? by : TAKEN_UNKNOWN;
-		h->next++;
+		s->by = r->tgid;
+		switched_in(c, r, now);
 	}
+	s->from_ns = now;
 	return 0;
 }
 
@@ -314,8 +359,9 @@ int BPF_PROG(observe_exit_of_task, struct task_struct *p)
 static __always_inline struct thread_record *runs_vcpu(struct kvm_vcpu___tandem *vcpu)
 {
 	u64 id = bpf_get_current_pid_tgid(), key = (u64)vcpu, now;
-	u32 tid = (u32)id, tgid = id >> 32, one = 1;
+	u32 tid = (u32)id, tgid = id >> 32, zero = 0, one = 1;
 	struct thread_record *r = bpf_map_lookup_elem(&threads, &tid);
+	struct cpu_record *c;
 
 	if (r && r->vcpu == key && !r->gone)
 		return r;
@@ -336,6 +382,9 @@ static __always_inline struct thread_record *runs_vcpu(struct kvm_vcpu___tandem 
 		r->running_since_ns = now;
 	bpf_map_update_elem(&vcpus, &key, &tid, BPF_ANY);
 	bpf_map_update_elem(&vms, &tgid, &one, BPF_NOEXIST);
+	c = bpf_map_lookup_elem(&cpus, &zero);
+	if (c)
+		c->of_vm = 1;
 	return r;
 }
 
@@ -419,21 +468,22 @@ SEC("tp_btf/kvm_exit")
 int BPF_PROG(observe_exit, void *v, u32 isa)
 {
 	struct kvm_vcpu___tandem *vcpu = v;
-	struct thread_record *r;
-	u32 class, code;
+	u32 zero = 0, class, code;
+	struct cpu_record *c = bpf_map_lookup_elem(&cpus, &zero);
 
 	/* The verifier wants to know that it is not NULL before a field of it is read. */
-	if (!vcpu)
+	if (!vcpu || !c)
 		return 0;
-	/* A vCPU that was running before this was loaded may not need its VMM for hours. */
-	r = runs_vcpu(vcpu);
-	if (!r)
-		return 0;
+	if (c->vcpu != (u64)vcpu) {
+		/* A vCPU that was running before this was loaded may not need its VMM for hours. */
+		if (!runs_vcpu(vcpu))
+			return 0;
+		c->vcpu = (u64)vcpu;
+	}
 	code = kvm_exit_code(vcpu, isa);
 	class = isa == KVM_ISA_SVM___TANDEM ? class_of_svm(code) : class_of_vmx(code);
 	if (class < NR_EXIT_CLASSES)
-		r->exits[class]++;
-	read_steal(r, now_ns());
+		c->exits[class]++;
 	return 0;
 }
 

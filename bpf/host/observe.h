@@ -51,7 +51,9 @@ struct thread_record {
 	u64 interrupted_ns;	/* first interrupt since it last ran; 0: none */
 
 	u64 run_ns;		/* on a CPU, in the guest or outside */
-	u64 ready_ns;		/* runnable, and waiting for a CPU ("CPU ready", run delay) */
+	u64 ready_ns;		/* runnable, and waiting for a CPU ("CPU ready"): the kernel's run delay, where it counts that */
+	u64 delay_seen_ns;	/* run delay at the last switch away from it, plus 1; 0: none was seen yet */
+	u64 waited_since_ns;	/* waits since then, as seen here */
 	u64 preemptions;	/* it lost its CPU although it had work */
 	u64 wakeups;		/* it became runnable */
 	u64 interrupts;		/* accepted for it */

@@ -10,7 +10,7 @@ use std::process::Command;
 const STRUCT_OPS: u32 = 26;
 
 /// Folders in `bpf/`.
-const SIDES: [&str; 1] = ["guest"];
+const SIDES: [&str; 2] = ["guest", "host"];
 
 fn main() {
     for dir in ["../../policy", "../../bpf", "native"] {
@@ -21,6 +21,9 @@ fn main() {
         if let Err(error) = build(side) {
             panic!("building the BPF part of the {side} scheduler failed: {error}");
         }
+    }
+    if let Err(error) = trace_layout() {
+        panic!("reading the layout of traces failed: {error}");
     }
     if let Err(error) = for_the_kernel("../../bpf/host/observe.h", "../../bpf/host/observe.bpf.c", "observe")
     {
@@ -34,6 +37,13 @@ fn for_the_kernel(intf: &str, main: &str, name: &str) -> Result<(), String> {
         .and_then(|mut builder| {
             builder.enable_intf(intf, &format!("{name}_intf.rs")).enable_skel(main, name).build()
         })
+        .map_err(|error| format!("{error:?}"))
+}
+
+/// Bindings of what traces consist of: the same on either side.
+fn trace_layout() -> Result<(), String> {
+    scx_cargo::BpfBuilder::new()
+        .and_then(|mut builder| builder.enable_intf("../../bpf/core/trace.h", "trace_intf.rs").build())
         .map_err(|error| format!("{error:?}"))
 }
 

@@ -10,6 +10,7 @@ static s32 anybody_idle(struct task_struct *p, struct task_state *t, struct cpu_
 
 #include "../../../bpf/guest/main.bpf.c"
 #include "exports.h"
+#include "common.h"
 
 /* How a running task leaves a vCPU that the host is about to preempt. */
 enum ivh_mode {
@@ -81,64 +82,4 @@ void sim_set_techniques(u32 ivh, bool bvs, bool rwc, bool dedicate, u32 left_out
 	*(volatile bool *)&bvs_enabled = bvs;
 	*(volatile bool *)&rwc_enabled = rwc;
 	*(volatile bool *)&dedicate_enabled = dedicate;
-}
-
-#define COUNTER_NAME(id, name, text) #name,
-static const char *const counter_names[] = { CORE_COUNTERS(COUNTER_NAME) SIDE_COUNTERS(COUNTER_NAME) };
-
-static bool same(const char *a, const char *b)
-{
-	for (; *a && *a == *b; a++, b++)
-		;
-	return *a == *b;
-}
-
-/* Sum of a counter over all CPUs, by name; ~0: there is none of that name. */
-u64 sim_counter(const char *name)
-{
-	u64 sum = 0;
-	u32 cpu, id;
-
-	for (id = 0; id < NR_COUNTERS && !same(counter_names[id], name); id++)
-		;
-	if (id == NR_COUNTERS)
-		return ~0ULL;
-	for (cpu = 0; cpu < nr_cpu_ids; cpu++) {
-		struct cpu_state *c = cpu_state(cpu);
-
-		if (c)
-			sum += c->counters[id];
-	}
-	return sum;
-}
-
-/* Which sums of a CPU are not 0, a bit set; with no task runnable all of them must be. */
-u64 sim_left(u32 cpu)
-{
-	struct cpu_state *c = cpu_state(cpu);
-
-	if (!c)
-		return 0;
-	return (c->weight[0] || c->weight[1]) << 0 | (c->tasks[0] || c->tasks[1]) << 1 | !!c->queued_work << 2 |
-	       !!c->cpu_bound_weight << 3 | !!c->cpu_bound_tasks << 4;
-}
-
-/* The same for a group: tasks that it counts as running or as admitted, and its load. */
-u64 sim_left_of_group(u32 group)
-{
-	struct group_state *g = group_state(group);
-
-	return g ? g->running | g->admitted | sum_load(group) : 0;
-}
-
-/* The quota that applies to a group's tasks: number of the group that has it; 0: none. */
-u32 sim_limit_of(u32 group)
-{
-	return limit_of(group);
-}
-
-/* When the quota timer fires; 0: it is not armed. */
-u64 sim_quota_timer_at(void)
-{
-	return quota_timer_at_ns;
 }

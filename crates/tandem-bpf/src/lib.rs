@@ -14,6 +14,27 @@ pub mod guest {
     include!(concat!(env!("OUT_DIR"), "/guest_skel.rs"));
 }
 
+/// The host side.
+#[cfg(feature = "skeleton")]
+#[allow(missing_docs, non_upper_case_globals, non_camel_case_types, non_snake_case, dead_code, clippy::all)]
+#[allow(clippy::unwrap_used, clippy::expect_used, unsafe_op_in_unsafe_fn)]
+pub mod host {
+    /// Layouts shared with the BPF side.
+    pub mod intf {
+        include!(concat!(env!("OUT_DIR"), "/host_intf.rs"));
+    }
+
+    include!(concat!(env!("OUT_DIR"), "/host_skel.rs"));
+}
+
+/// Records of a trace, the same on either side.
+#[cfg(feature = "skeleton")]
+#[allow(missing_docs, non_upper_case_globals, non_camel_case_types, non_snake_case, dead_code, clippy::all)]
+#[allow(clippy::unwrap_used, clippy::expect_used, unsafe_op_in_unsafe_fn)]
+pub mod trace {
+    include!(concat!(env!("OUT_DIR"), "/trace_intf.rs"));
+}
+
 /// The observer of hosts.
 #[cfg(feature = "skeleton")]
 #[allow(missing_docs, non_upper_case_globals, non_camel_case_types, non_snake_case, dead_code, clippy::all)]
@@ -45,11 +66,19 @@ pub mod native {
     }
 
     include!(concat!(env!("OUT_DIR"), "/native_guest_maps.rs"));
+    include!(concat!(env!("OUT_DIR"), "/native_host_maps.rs"));
 
     /// The guest scheduler.
     pub const GUEST: Side = Side {
         image: include_bytes!(concat!(env!("OUT_DIR"), "/guest.so")),
         explored: include_bytes!(concat!(env!("OUT_DIR"), "/guest_explored.so")),
         maps: GUEST_MAPS,
+    };
+
+    /// The host scheduler.
+    pub const HOST: Side = Side {
+        image: include_bytes!(concat!(env!("OUT_DIR"), "/host.so")),
+        explored: include_bytes!(concat!(env!("OUT_DIR"), "/host_explored.so")),
+        maps: HOST_MAPS,
     };
 }

@@ -18,7 +18,8 @@ pub fn examine(root: &Path) -> Vec<Finding> {
     if !root.join("sys/module/kvm").exists() {
         return Vec::new();
     }
-    vec![hooks(&Kernel::under(root)), hidden(root), polling(root)]
+    let kernel = Kernel::under(root);
+    vec![hooks(&kernel), of_the_scheduler(&kernel), hidden(root), polling(root)]
 }
 
 fn hooks(kernel: &Kernel) -> Finding {
@@ -37,6 +38,17 @@ fn hooks(kernel: &Kernel) -> Finding {
         format!("{} of {} are there; not {}", HOOKS.len() - missing.len(), HOOKS.len(), without.join(", "))
     };
     Finding { subject: "hooks in KVM", state, found, advice }
+}
+
+fn of_the_scheduler(kernel: &Kernel) -> Finding {
+    let there = kernel.of_the_scheduler();
+    let names: Vec<&str> = there.iter().map(|hook| hook.name).collect();
+    let (state, found, advice) = if there.is_empty() {
+        (State::Note, "none".to_owned(), "tandem host schedules vCPUs as any other thread on this kernel")
+    } else {
+        (State::Good, names.join(", "), "")
+    };
+    Finding { subject: "hooks of tandem host", state, found, advice }
 }
 
 /// What hardware delivers past KVM.

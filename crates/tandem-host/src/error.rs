@@ -6,7 +6,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum HostError {
     /// Not root.
-    #[error("observing virtual machines needs root (sudo tandem host --observe)")]
+    #[error("watching virtual machines needs root (sudo tandem host)")]
     NotRoot,
     /// KVM is not there.
     #[error("there is no KVM on this machine (/dev/kvm): load kvm_intel or kvm_amd, or add --wait")]
@@ -24,6 +24,22 @@ pub enum HostError {
         what: &'static str,
         /// Why.
         source: libbpf_rs::Error,
+    },
+    /// An order names a VM that is not known.
+    #[error("no VM of the name {name:?} has run since the scheduler was loaded: tandem host vms lists those that have")]
+    NoVm {
+        /// The name.
+        name: String,
+    },
+    /// A setting that is not one.
+    #[error("{given:?}: {reason}; expected {expected}")]
+    Setting {
+        /// What was given.
+        given: String,
+        /// What is wrong with it.
+        reason: &'static str,
+        /// What would be right.
+        expected: &'static str,
     },
     /// Of what both daemons share.
     #[error(transparent)]

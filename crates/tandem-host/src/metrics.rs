@@ -2,8 +2,7 @@
 //! (`..._domain_vcpu_delay_seconds_total{domain,vcpu}`), so that panels need another prefix only.
 
 use crate::figures::{Role, Snapshot, Taker, Thread, EXITS};
-use crate::vms::Label;
-use std::collections::BTreeMap;
+use crate::vms::Labels;
 use std::fmt::Write;
 use tandem_daemon::exporter::head;
 
@@ -13,7 +12,7 @@ pub struct Totals {
     /// The totals.
     pub snapshot: Snapshot,
     /// What people call each VM.
-    pub labels: BTreeMap<u32, Label>,
+    pub labels: Labels,
 }
 
 /// Of a vCPU: name, unit, description, value.
@@ -36,6 +35,13 @@ const OF_VCPUS: [Figure; 7] = [
 /// OpenMetrics text.
 pub fn render(totals: &Totals) -> String {
     let mut text = String::new();
+    of_vms(totals, &mut text);
+    text.push_str("# EOF\n");
+    text
+}
+
+/// The families that tell of VMs.
+pub(crate) fn of_vms(totals: &Totals, text: &mut String) {
     let vcpus: Vec<(String, &Thread)> = totals
         .snapshot
         .threads
@@ -49,13 +55,13 @@ pub fn render(totals: &Totals) -> String {
         } else {
             format!("tandem_domain_vcpu_{name}_{unit}")
         };
-        head(&mut text, &name, "counter", unit, help);
+        head(text, &name, "counter", unit, help);
         for (labels, thread) in &vcpus {
             let _ = writeln!(text, "{name}_total{{{labels}}} {}", value(thread));
         }
     }
     let name = "tandem_domain_vcpu_exits";
-    head(&mut text, name, "counter", "", "Exits of the vCPU by class of reason");
+    head(text, name, "counter", "", "Exits of the vCPU by class of reason");
     for (labels, thread) in &vcpus {
         for (class, count) in EXITS.iter().zip(thread.exits).filter(|(_, count)| *count > 0) {
             let _ = writeln!(text, "{name}_total{{{labels},reason=\"{class}\"}} {count}");
@@ -63,7 +69,7 @@ pub fn render(totals: &Totals) -> String {
     }
     let name = "tandem_domain_vcpu_interrupt_to_run_seconds";
     head(
-        &mut text,
+        text,
         name,
         "histogram",
         SECONDS,
@@ -82,13 +88,7 @@ pub fn render(totals: &Totals) -> String {
         let _ = writeln!(text, "{name}_count{{{labels}}} {below}");
     }
     let name = "tandem_domain_taken_seconds";
-    head(
-        &mut text,
-        name,
-        "counter",
-        SECONDS,
-        "Time for which vCPUs of a domain waited while another one ran",
-    );
+    head(text, name, "counter", SECONDS, "Time for which vCPUs of a domain waited while another one ran");
     for ((vm, taker), ns) in &totals.snapshot.taken_ns {
         let by = match taker {
             Taker::Vm(pid) => domain(totals, *pid),
@@ -102,20 +102,18 @@ pub fn render(totals: &Totals) -> String {
             *ns as f64 / NS_PER_S
         );
     }
-    text.push_str("# EOF\n");
-    text
 }
 
 /// As a label's value.
 fn domain(totals: &Totals, pid: u32) -> String {
-    let name = totals.labels.get(&pid).map_or_else(|| format!("vm-{pid}"), |label| label.name.clone());
-    name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    totals.labels.of(pid).name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::figures::tests::{label, two_vms};
+    use crate::vms::Label;
 
     #[test]
     fn vcpus_and_takers_are_rendered_under_their_names() {
@@ -124,8 +122,8 @@ mod tests {
             thread.to_run.buckets[3] = 2;
             thread.to_run.sum_ns = 10_000;
         }
-        let mut labels: BTreeMap<u32, Label> = [10, 20].map(|pid| (pid, label(pid))).into();
-        labels.insert(20, Label { name: "a \"b\"".into(), cgroup: String::new() });
+        let other = Label { name: "a \"b\"".into(), cgroup: String::new() };
+        let labels = Labels::from([(10, label(10)), (20, other)]);
         let text = render(&Totals { snapshot, labels });
         for line in [
             "# TYPE tandem_domain_vcpu_delay_seconds counter",

@@ -21,6 +21,7 @@ pub struct Observer<'a> {
     skel: ObserveSkel<'a>,
     links: Vec<Link>,
     missing: Vec<&'static Hook>,
+    cost: bool,
 }
 
 /// Is KVM there?
@@ -29,11 +30,11 @@ pub fn kvm_is_there(root: &Path) -> bool {
 }
 
 impl<'a> Observer<'a> {
-    /// Loads it, and begins to watch.
+    /// Loads it, and begins to watch. `cost`: count what its programs cost, too, for which all programs are visited.
     ///
     /// # Errors
     /// KVM is not there, the kernel lacks what is needed, or refuses.
-    pub fn start(storage: &'a mut MaybeUninit<OpenObject>) -> Result<Self, HostError> {
+    pub fn start(storage: &'a mut MaybeUninit<OpenObject>, cost: bool) -> Result<Self, HostError> {
         let root = Path::new("/");
         if !SystemPaths::default().btf().exists() {
             return Err(DaemonError::NoBtf.into());
@@ -59,7 +60,7 @@ impl<'a> Observer<'a> {
                 links.push(program.attach().map_err(HostError::Load)?);
             }
         }
-        Ok(Self { skel, links, missing })
+        Ok(Self { skel, links, missing, cost })
     }
 
     /// What cannot be told, because a hook is missing.
@@ -124,7 +125,7 @@ impl<'a> Observer<'a> {
         }
         snapshot.no_room = self.skel.maps.bss_data.as_deref().map_or(0, |data| data.troubles.iter().sum());
         // Last: it takes long, and the records are to be those of `at_ns`.
-        snapshot.bpf_ns = bpf_time_ns();
+        snapshot.bpf_ns = if self.cost { bpf_time_ns() } else { 0 };
         Ok(snapshot)
     }
 }

@@ -1,6 +1,7 @@
 //! What people call a virtual machine: from its cgroup and its VMM's command line. For display only; what is a VM and which
 //! thread runs which vCPU is KVM's word.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A virtual machine, as people know it.
@@ -8,14 +9,69 @@ use std::path::{Path, PathBuf};
 pub struct Label {
     /// Its name; `VMM-PID` where it has none.
     pub name: String,
-    /// Its cgroup, below the root; empty: not known.
+    /// Its cgroup, below the root, as the kernel has it; empty: not known.
     pub cgroup: String,
+}
+
+/// Names of the VMs there are, by the processes of their VMMs.
+#[derive(Debug, Clone, Default)]
+pub struct Labels(BTreeMap<u32, Label>);
+
+impl Labels {
+    /// Names those of `vms` that are new, and forgets those that are not among them. No two have the same name: whoever comes later
+    /// has the number of its process behind it.
+    pub fn update(&mut self, vms: &BTreeSet<u32>) {
+        self.update_by(vms, |pid| label(Path::new("/proc"), pid));
+    }
+
+    fn update_by(&mut self, vms: &BTreeSet<u32>, label: impl Fn(u32) -> Label) {
+        self.0.retain(|pid, _| vms.contains(pid));
+        for pid in vms {
+            if self.0.contains_key(pid) {
+                continue;
+            }
+            let mut label = label(*pid);
+            if self.find(&label.name).is_some() {
+                label.name = format!("{}-{pid}", label.name);
+            }
+            self.0.insert(*pid, label);
+        }
+    }
+
+    /// Of one VM.
+    pub fn of(&self, pid: u32) -> Label {
+        self.0
+            .get(&pid)
+            .cloned()
+            .unwrap_or_else(|| Label { name: format!("vm-{pid}"), cgroup: String::new() })
+    }
+
+    /// The VM of this name.
+    pub fn find(&self, name: &str) -> Option<u32> {
+        self.0.iter().find(|(_, label)| label.name == name).map(|(pid, _)| *pid)
+    }
+}
+
+impl<const N: usize> From<[(u32, Label); N]> for Labels {
+    fn from(labels: [(u32, Label); N]) -> Self {
+        Self(labels.into())
+    }
 }
 
 /// Longest name that is shown.
 const LONGEST_NAME: usize = 64;
 /// What libvirt puts the threads of a VM into, below the VM's own cgroup.
 const LIBVIRT_PARTS: [&str; 3] = ["vcpu", "emulator", "iothread"];
+
+/// Of the process of a VMM; none: this process has no vCPU, as far as its open files tell.
+pub fn label_of_vmm(proc: &Path, pid: u32) -> Option<Label> {
+    const VCPU: &str = "anon_inode:kvm-vcpu";
+    let files = std::fs::read_dir(proc.join(pid.to_string()).join("fd")).ok()?;
+    let is_vcpu = |file: std::fs::DirEntry| {
+        std::fs::read_link(file.path()).is_ok_and(|target| target.to_string_lossy().starts_with(VCPU))
+    };
+    files.flatten().any(is_vcpu).then(|| label(proc, pid))
+}
 
 /// Of a process, as /proc shows it.
 pub fn label(proc: &Path, pid: u32) -> Label {
@@ -48,7 +104,7 @@ fn cgroup_of(text: &str) -> String {
             parts.pop();
         }
     }
-    parts.iter().map(|part| format!("/{}", shown(part))).collect()
+    parts.iter().map(|part| format!("/{part}")).collect()
 }
 
 /// QEMU: `-name guest=NAME,...` or `-name NAME,...`; Firecracker: `--id NAME`.
@@ -149,6 +205,34 @@ mod tests {
             labelled("/user.slice/session-1.scope", &["vmm"], "cloud-hypervisor").0,
             "cloud-hypervisor-42"
         );
+    }
+
+    #[test]
+    fn no_two_vms_have_the_same_name() {
+        let mut labels = Labels::default();
+        let web = |_| Label { name: "web".into(), cgroup: String::new() };
+        labels.update_by(&BTreeSet::from([5]), web);
+        labels.update_by(&BTreeSet::from([3, 5]), web);
+        assert_eq!((labels.of(5).name.as_str(), labels.of(3).name.as_str()), ("web", "web-3"));
+        assert_eq!((labels.find("web"), labels.find("web-3"), labels.find("db")), (Some(5), Some(3), None));
+        labels.update_by(&BTreeSet::from([3]), web);
+        assert_eq!((labels.find("web"), labels.of(3).name.as_str()), (None, "web-3"), "it keeps its name");
+    }
+
+    #[test]
+    fn a_long_cgroup_stays_whole() {
+        let scope = format!("/machine.slice/machine-qemu\\x2d1\\x2d{}.scope", "x".repeat(100));
+        assert_eq!(labelled(&scope, &["qemu"], "qemu").1, scope);
+    }
+
+    #[test]
+    fn a_vmm_is_known_by_its_open_vcpus() {
+        let dir = process("/user.slice", &["qemu", "-name", "web"], "qemu");
+        assert_eq!(label_of_vmm(dir.path(), 42), None);
+        let files = dir.path().join("42/fd");
+        std::fs::create_dir(&files).unwrap();
+        std::os::unix::fs::symlink("anon_inode:kvm-vcpu:0", files.join("9")).unwrap();
+        assert_eq!(label_of_vmm(dir.path(), 42).unwrap().name, "web");
     }
 
     #[test]

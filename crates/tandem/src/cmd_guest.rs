@@ -5,12 +5,15 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use tandem_daemon::report::Report;
+use tandem_daemon::{server, trace};
 use tandem_guest::observe::{Observation, Probed};
 use tandem_guest::park::{self, ParkOrder};
-use tandem_guest::{parse_cpu_list, trace, Fault, GuestOptions, Part};
+use tandem_guest::stats::GuestStats;
+use tandem_guest::{parse_cpu_list, Fault, GuestOptions, Part};
 
 /// Load the vCPU-aware scheduler and run until interrupted.
 ///
@@ -213,7 +216,7 @@ fn percent_of_the_vm(text: &str) -> Result<f64, String> {
     }
 }
 
-fn cost_seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn cost_seconds(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -226,15 +229,8 @@ impl Action {
             Action::Park { cpus } => (cpus, true),
             Action::Unpark { cpus } => (cpus, false),
             Action::Trace { secs, output } => {
-                let file = File::create(&output).with_context(|| format!("creating {}", output.display()))?;
-                let recorded =
-                    trace::record(secs, BufWriter::new(file), tandem_guest::termination_requested)?;
-                println!(
-                    "{} events in {} ({} dropped): open it in ui.perfetto.dev",
-                    recorded.events,
-                    output.display(),
-                    recorded.dropped
-                );
+                let labels = trace::Labels { cpu: "vCPU", taken_by: Some("the host"), task: &trace::plain };
+                record::<GuestStats>(secs, &output, &labels)?;
                 return Ok(ExitCode::SUCCESS);
             }
         };
@@ -272,7 +268,7 @@ impl GuestCmd {
             (BackendArg::Scx, false) => {}
         }
         if let Some(interval) = self.monitor {
-            tandem_guest::stats::monitor(interval, tandem_guest::termination_requested)?;
+            server::monitor::<GuestStats>(interval, tandem_guest::termination_requested)?;
             return Ok(ExitCode::SUCCESS);
         }
         if let Some(length) = self.observe {
@@ -318,6 +314,26 @@ impl GuestCmd {
         tandem_guest::serve(&options)?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Records what the scheduler of side `R` does, into a file.
+pub(crate) fn record<R: Report>(
+    length: Duration,
+    path: &Path,
+    labels: &trace::Labels<'_>,
+) -> anyhow::Result<()> {
+    // Before the file is made.
+    server::running::<R>()?;
+    let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
+    let recorded =
+        trace::record::<R>(length, BufWriter::new(file), labels, tandem_daemon::sys::termination_requested)?;
+    println!(
+        "{} events in {} ({} dropped): open it in ui.perfetto.dev",
+        recorded.events,
+        path.display(),
+        recorded.dropped
+    );
+    Ok(())
 }
 
 /// Probes all vCPUs that this process may use.

@@ -1,50 +1,101 @@
 //! `tandem host`: beneath virtual machines.
 
-use crate::cmd_guest::seconds;
+use crate::cmd_guest::{cost_seconds, record, seconds};
 use anyhow::Context;
-use clap::Args;
-use std::collections::BTreeMap;
+use clap::{Args, Subcommand, ValueEnum};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tandem_daemon::exporter::Exporter;
 use tandem_daemon::sys::{catch_termination, termination_requested};
-use tandem_host::figures::{between, Report, Snapshot};
+use tandem_daemon::{server, trace};
+use tandem_host::figures::Report;
 use tandem_host::metrics::{self, Totals};
-use tandem_host::observe::{kvm_is_there, Observer};
-use tandem_host::vms::{self, Label};
-use tandem_host::{table, HostError};
+use tandem_host::observe::kvm_is_there;
+use tandem_host::options::{Fault, HostOptions};
+use tandem_host::settings::{VmSetting, VmSettings};
+use tandem_host::stats::{vms_table, HostReport};
+use tandem_host::watch::Watch;
+use tandem_host::{scheduler, table, vms, HostError};
 
 /// How often it is looked whether to end.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Watch the virtual machines of this KVM host: what each gets, what it waits for, and who runs instead.
+/// Load the scheduler that knows who is a vCPU, and run until interrupted; or, with --observe, only watch.
 ///
-/// Changes nothing, needs no sched_ext, and works beside any scheduler.
+/// The kernel returns to its own scheduler when this process ends, however it ends. Watching changes nothing, needs no
+/// sched_ext, and works beside any scheduler.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct HostCmd {
-    /// Watch, and print figures every SEC seconds
-    #[arg(long, value_name = "SEC", num_args = 0..=1, default_missing_value = "1", value_parser = seconds, required = true)]
-    observe: Duration,
+    #[command(subcommand)]
+    action: Option<Action>,
 
-    /// End after so many intervals
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Load no scheduler: watch the VMs, and print figures every SEC seconds
+    #[arg(long, value_name = "SEC", num_args = 0..=1, default_missing_value = "1", value_parser = seconds, conflicts_with_all = SCHEDULING)]
+    observe: Option<Duration>,
+
+    /// With --observe: end after so many intervals
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), requires = "observe")]
     count: Option<u64>,
 
-    /// Show each vCPU, too
-    #[arg(long)]
+    /// With --observe: show each vCPU, too
+    #[arg(long, requires = "observe")]
     vcpus: bool,
 
-    /// Print one JSON object per interval
-    #[arg(long)]
+    /// With --observe: print one JSON object per interval
+    #[arg(long, requires = "observe")]
     json: bool,
 
-    /// Wait until KVM is there
-    #[arg(long)]
+    /// With --observe: wait until KVM is there
+    #[arg(long, requires = "observe")]
     wait: bool,
+
+    /// Print statistics every SEC seconds
+    #[arg(long, value_name = "SEC", value_parser = seconds)]
+    stats: Option<Duration>,
+
+    /// Print statistics of a running scheduler every SEC seconds; load nothing
+    #[arg(long, value_name = "SEC", value_parser = seconds, conflicts_with = "stats")]
+    monitor: Option<Duration>,
+
+    /// Do not watch the VMs beside scheduling them
+    #[arg(long)]
+    no_observe: bool,
+
+    /// Bytes of the debug dump when the kernel ejects the scheduler (0: the kernel's default, 32768)
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    exit_dump_len: u32,
+
+    /// Schedule only tasks of class SCHED_EXT
+    #[arg(long)]
+    partial: bool,
+
+    /// Load although cgroup weights or quotas are in use, and ignore them
+    #[arg(long)]
+    ignore_cgroups: bool,
+
+    /// End slices at the kernel's tick instead of on time by a timer
+    #[arg(long)]
+    no_slice_timers: bool,
+
+    /// CPU request of a vCPU in microseconds
+    #[arg(short, long, value_name = "US", default_value_t = 3000, value_parser = clap::value_parser!(u64).range(500..=100_000))]
+    slice_us: u64,
+
+    /// Set something for one VM (repeatable), e.g. web-1:slice-us=10000 or db:yield=off
+    #[arg(long, value_name = "VM:KEY=VALUE", value_parser = of_a_vm)]
+    set: Vec<(String, VmSetting)>,
+
+    /// Print what the loaded sched_ext scheduler costs, since it was loaded or over the next SEC seconds (JSON; needs
+    /// kernel.bpf_stats_enabled); load nothing
+    #[arg(long, value_name = "SEC", num_args = 0..=1, default_missing_value = "0", value_parser = cost_seconds, conflicts_with_all = ["stats", "monitor"])]
+    cost: Option<Duration>,
 
     /// Serve OpenMetrics (Prometheus) over HTTP on this address, under /metrics
     #[arg(long, value_name = "ADDR:PORT")]
@@ -53,12 +104,177 @@ pub struct HostCmd {
     /// Log more; twice: everything, with libbpf's own messages
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+
+    /// Leave something out on purpose (tests)
+    #[arg(long, value_enum, hide = true, default_value_t = FaultArg::None)]
+    inject: FaultArg,
+}
+
+/// Options that make no sense without a scheduler.
+const SCHEDULING: [&str; 10] = [
+    "stats",
+    "monitor",
+    "no_observe",
+    "exit_dump_len",
+    "partial",
+    "ignore_cgroups",
+    "no_slice_timers",
+    "slice_us",
+    "set",
+    "cost",
+];
+
+/// What to do with a running scheduler.
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the VMs: weight, what that entitles them to, what they get and wait for, and what was set for them
+    Vms {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Set something for the VMs of this name, until the daemon ends: slice-us=US|default, apart=on|off, yield=on|off, safe-points=on|off
+    Set {
+        /// Its name
+        #[arg(value_name = "VM")]
+        vm: String,
+        /// What to set
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        settings: Vec<String>,
+    },
+    /// Record what the running scheduler decides, for ui.perfetto.dev
+    Trace {
+        /// Duration in seconds
+        #[arg(long, value_name = "SEC", default_value = "2", value_parser = seconds)]
+        secs: Duration,
+        /// Where to write it
+        #[arg(short, long, value_name = "FILE", default_value = "tandem-trace.json")]
+        output: PathBuf,
+    },
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum FaultArg {
+    None,
+    NoRelease,
+    NoYield,
+}
+
+fn of_a_vm(text: &str) -> Result<(String, VmSetting), String> {
+    let (vm, setting) = text.rsplit_once(':').ok_or("expected VM:KEY=VALUE")?;
+    if vm.is_empty() {
+        return Err("expected a VM's name before the colon".into());
+    }
+    Ok((vm.to_owned(), setting.parse::<VmSetting>().map_err(|error| error.to_string())?))
+}
+
+impl Action {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Action::Vms { json: true } => {
+                say(&(serde_json::to_string(&scheduler::vms()?).context("writing the VMs")? + "\n"))?
+            }
+            Action::Vms { json: false } => say(&vms_table(&scheduler::vms()?))?,
+            Action::Set { vm, settings } => {
+                // All or none.
+                settings.iter().try_for_each(|setting| setting.parse::<VmSetting>().map(drop))?;
+                let mut all = VmSettings::default();
+                for setting in settings {
+                    all = scheduler::set(&vm, &setting)?;
+                }
+                let text = all.to_string();
+                say(&format!("{vm}: {}\n", if text.is_empty() { "as any other VM" } else { &text }))?
+            }
+            Action::Trace { secs, output } => {
+                let names = ThreadNames::default();
+                let task = |pid: i32, comm: &str| names.of(pid, comm);
+                let labels = trace::Labels { cpu: "pCPU", taken_by: None, task: &task };
+                record::<HostReport>(secs, &output, &labels)?;
+                true
+            }
+        };
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Prints, and returns whether anybody still reads.
+fn say(text: &str) -> anyhow::Result<bool> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("printing"),
+    }
+}
+
+/// Names of threads in a trace, which names each of them many times.
+#[derive(Default)]
+struct ThreadNames {
+    /// The VM of each thread, and of each process; none: of no VM.
+    threads: RefCell<HashMap<i32, Option<String>>>,
+    vmms: RefCell<HashMap<u32, Option<String>>>,
+}
+
+impl ThreadNames {
+    /// A thread of a VM with the VM's name, any other as the kernel calls it.
+    fn of(&self, pid: i32, comm: &str) -> String {
+        let plain = trace::plain(pid, comm);
+        let vm = self.threads.borrow_mut().entry(pid).or_insert_with(|| self.vm_of(pid)).clone();
+        vm.map_or_else(|| plain.clone(), |vm| format!("{vm}: {plain}"))
+    }
+
+    fn vm_of(&self, pid: i32) -> Option<String> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let tgid = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
+        let mut vmms = self.vmms.borrow_mut();
+        let vm = vmms
+            .entry(tgid)
+            .or_insert_with(|| vms::label_of_vmm(Path::new("/proc"), tgid).map(|label| label.name));
+        vm.clone()
+    }
 }
 
 impl HostCmd {
-    /// Watches until interrupted, or for as many intervals as asked.
-    pub fn run(&self) -> anyhow::Result<ExitCode> {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
         catch_termination();
+        if let Some(action) = self.action {
+            return action.run();
+        }
+        if let Some(interval) = self.monitor {
+            server::monitor::<HostReport>(interval, termination_requested)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(over) = self.cost {
+            println!("{}", serde_json::to_string(&tandem_daemon::cost::read(over)?)?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(interval) = self.observe {
+            return self.observe(interval);
+        }
+        let options = HostOptions {
+            stats_interval: self.stats,
+            metrics: self.metrics,
+            exit_dump_len: self.exit_dump_len,
+            partial: self.partial,
+            ignore_cgroups: self.ignore_cgroups,
+            slice_timers: !self.no_slice_timers,
+            slice_us: self.slice_us,
+            observe: !self.no_observe,
+            vms: self.set,
+            debug: self.verbose > 1,
+            fault: match self.inject {
+                FaultArg::None => Fault::None,
+                FaultArg::NoRelease => Fault::NoRelease,
+                FaultArg::NoYield => Fault::NoYield,
+            },
+        };
+        scheduler::serve(&options)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Watches until interrupted, or for as many intervals as asked.
+    fn observe(&self, interval: Duration) -> anyhow::Result<ExitCode> {
         if !tandem_daemon::sys::is_root() {
             return Err(HostError::NotRoot.into());
         }
@@ -74,19 +290,8 @@ impl HostCmd {
             }
         }
         let mut storage = MaybeUninit::uninit();
-        let observer = Observer::start(&mut storage)?;
-        log::info!("observing by {} hooks", observer.hooks());
-        self.watch(&observer, exporter.as_ref())
-    }
-
-    fn watch(
-        &self,
-        observer: &Observer<'_>,
-        exporter: Option<&Exporter<Totals>>,
-    ) -> anyhow::Result<ExitCode> {
-        let mut labels: BTreeMap<u32, Label> = BTreeMap::new();
-        let mut earlier = observer.snapshot()?;
-        let mut next = Instant::now() + self.observe;
+        let mut watch = Watch::start(&mut storage, true)?;
+        let mut next = Instant::now() + interval;
         let mut left = self.count;
         while left != Some(0) {
             while Instant::now() < next {
@@ -95,19 +300,14 @@ impl HostCmd {
                 }
                 std::thread::sleep(STEP.min(next.saturating_duration_since(Instant::now())));
             }
-            next += self.observe;
-            let later = observer.snapshot()?;
-            name(&mut labels, &later);
-            let mut report =
-                between(&earlier, &later, |pid| labels.get(&pid).cloned().unwrap_or_else(|| unnamed(pid)));
-            report.not_observed = observer.not_observed();
+            next += interval;
+            let (report, totals) = watch.interval()?;
             if !self.print(&report)? {
                 return Ok(ExitCode::SUCCESS);
             }
-            if let Some(exporter) = exporter {
-                exporter.update(Totals { snapshot: later.clone(), labels: labels.clone() });
+            if let Some(exporter) = &exporter {
+                exporter.update(Totals::clone(&totals));
             }
-            earlier = later;
             left = left.map(|left| left - 1);
         }
         Ok(ExitCode::SUCCESS)
@@ -120,24 +320,6 @@ impl HostCmd {
         } else {
             table::render(report, self.vcpus) + "\n"
         };
-        let mut out = std::io::stdout().lock();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-            Err(error) => Err(error).context("printing the figures"),
-        }
-    }
-}
-
-fn unnamed(pid: u32) -> Label {
-    Label { name: format!("vm-{pid}"), cgroup: String::new() }
-}
-
-/// Names of VMs that are new; those that have gone are forgotten.
-fn name(labels: &mut BTreeMap<u32, Label>, snapshot: &Snapshot) {
-    let vms = snapshot.vms();
-    labels.retain(|pid, _| vms.contains(pid));
-    for pid in vms {
-        labels.entry(pid).or_insert_with(|| vms::label(Path::new("/proc"), pid));
+        say(&text)
     }
 }

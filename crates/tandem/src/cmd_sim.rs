@@ -9,9 +9,11 @@ use std::process::ExitCode;
 use std::time::Instant;
 use tandem_result::{render, Better, Evidence, ExperimentResult, Style};
 use tandem_sim::catalog::MODELS;
+use tandem_sim::machine::Watch;
 use tandem_sim::paper::{self, EXPERIMENTS};
 use tandem_sim::runner::{self, MOST_EVENTS};
 use tandem_sim::scenario::Scenario;
+use tandem_sim::SimError;
 
 /// Simulate a host and its guests.
 #[derive(Debug, Args)]
@@ -104,16 +106,19 @@ enum Action {
         seed: u64,
     },
     /// Measure what a decision of the guest scheduler costs on machines of 2 to 255 vCPUs with 10 to 3,000 active
-    /// groups
+    /// groups, or of the host scheduler on 8 to 256 pCPUs with 3 to 300 VMs
     Cost {
+        /// Of the host scheduler
+        #[arg(long)]
+        host: bool,
         /// Measurements of each size; the minimum counts
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
         repeat: u32,
-        /// Only this many vCPUs
-        #[arg(long, value_parser = clap::value_parser!(u16).range(2..=1024))]
+        /// Only this many vCPUs; of the host: pCPUs
+        #[arg(long, alias = "pcpus", value_parser = clap::value_parser!(u16).range(2..=1024))]
         vcpus: Option<u16>,
-        /// Only this many groups
-        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+        /// Only this many groups; of the host: VMs
+        #[arg(long, alias = "vms", value_parser = clap::value_parser!(u16).range(1..=10_000))]
         groups: Option<u16>,
     },
 }
@@ -139,8 +144,9 @@ impl SimCmd {
             Action::Validate { lab, page, effort } => return validate(&lab, page.as_deref(), &effort),
             Action::Bench => bench()?,
             Action::Explore { runs, seed } => return explore(runs, seed),
-            Action::Cost { repeat, vcpus, groups } => {
-                cost(repeat, vcpus.map(usize::from), groups.map(usize::from))?
+            Action::Cost { host, repeat, vcpus, groups } => {
+                let side = if host { &HOST_COSTS } else { &GUEST_COSTS };
+                side.show(repeat, vcpus.map(usize::from), groups.map(usize::from))?
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -314,43 +320,62 @@ fn explore(runs: u64, seed: u64) -> anyhow::Result<ExitCode> {
     Ok(if found { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Sizes for which costs are shown, and the number of vCPUs that all are compared with.
-const COST_VCPUS: [usize; 5] = [2, 8, 32, 128, 255];
-const COST_GROUPS: [usize; 3] = [10, 300, 3000];
-const COST_COMPARED: usize = 8;
+/// What costs are shown of a side: sizes, and the one that all are compared with.
+struct Costs {
+    measure: fn(usize, usize) -> Result<Watch, SimError>,
+    cpus: (&'static str, &'static [usize]),
+    groups: (&'static str, &'static [usize]),
+    compared: usize,
+}
 
-/// Costs by size. If a size is given, only that one is measured, and nothing is compared.
-fn cost(repeat: u32, vcpus: Option<usize>, groups: Option<usize>) -> anyhow::Result<()> {
-    let ratio = format!("/{COST_COMPARED}");
-    println!(
-        "{:>7} {:>6} {:>11} {:>12} {ratio:>6} {:>12} {ratio:>6}",
-        "groups", "vCPUs", "decisions", "ns/decision", "us/refresh"
-    );
-    for groups in COST_GROUPS.iter().copied().filter(|_| groups.is_none()).chain(groups) {
-        let mut rows = Vec::new();
-        for vcpus in COST_VCPUS.iter().copied().filter(|_| vcpus.is_none()).chain(vcpus) {
-            let (mut decision, mut refresh, mut decisions) = (f64::INFINITY, f64::INFINITY, 0);
-            for _ in 0..repeat {
-                let watch = tandem_sim::cost::measure(vcpus, groups)?;
-                decision = decision.min(watch.ns_per_decision());
-                refresh = refresh.min(watch.us_per_refresh());
-                decisions = watch.decisions;
+const GUEST_COSTS: Costs = Costs {
+    measure: tandem_sim::cost::measure,
+    cpus: ("vCPUs", &[2, 8, 32, 128, 255]),
+    groups: ("groups", &[10, 300, 3000]),
+    compared: 8,
+};
+
+const HOST_COSTS: Costs = Costs {
+    measure: tandem_sim::cost::measure_host,
+    cpus: ("pCPUs", &[8, 32, 128, 256]),
+    groups: ("VMs", &[3, 30, 300]),
+    compared: 8,
+};
+
+impl Costs {
+    /// Costs by size. If a size is given, only that one is measured, and nothing is compared.
+    fn show(&self, repeat: u32, cpus: Option<usize>, groups: Option<usize>) -> anyhow::Result<()> {
+        let ratio = format!("/{}", self.compared);
+        println!(
+            "{:>7} {:>6} {:>11} {:>12} {ratio:>6} {:>12} {ratio:>6}",
+            self.groups.0, self.cpus.0, "decisions", "ns/decision", "us/refresh"
+        );
+        for groups in self.groups.1.iter().copied().filter(|_| groups.is_none()).chain(groups) {
+            let mut rows = Vec::new();
+            for cpus in self.cpus.1.iter().copied().filter(|_| cpus.is_none()).chain(cpus) {
+                let (mut decision, mut refresh, mut decisions) = (f64::INFINITY, f64::INFINITY, 0);
+                for _ in 0..repeat {
+                    let watch = (self.measure)(cpus, groups)?;
+                    decision = decision.min(watch.ns_per_decision());
+                    refresh = refresh.min(watch.us_per_refresh());
+                    decisions = watch.decisions;
+                }
+                rows.push((cpus, decisions, decision, refresh));
             }
-            rows.push((vcpus, decisions, decision, refresh));
+            let compared = rows.iter().find(|row| row.0 == self.compared).map(|row| (row.2, row.3));
+            for (cpus, decisions, decision, refresh) in rows {
+                let over = |value: f64, other: Option<f64>| {
+                    other.map_or_else(String::new, |other| format!("{:.2}", value / other))
+                };
+                println!(
+                    "{groups:>7} {cpus:>6} {decisions:>11} {decision:>12.0} {:>6} {refresh:>12.1} {:>6}",
+                    over(decision, compared.map(|pair| pair.0)),
+                    over(refresh, compared.map(|pair| pair.1))
+                );
+            }
         }
-        let compared = rows.iter().find(|row| row.0 == COST_COMPARED).map(|row| (row.2, row.3));
-        for (vcpus, decisions, decision, refresh) in rows {
-            let over = |value: f64, other: Option<f64>| {
-                other.map_or_else(String::new, |other| format!("{:.2}", value / other))
-            };
-            println!(
-                "{groups:>7} {vcpus:>6} {decisions:>11} {decision:>12.0} {:>6} {refresh:>12.1} {:>6}",
-                over(decision, compared.map(|pair| pair.0)),
-                over(refresh, compared.map(|pair| pair.1))
-            );
-        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Highest resident memory of this process so far, MiB.

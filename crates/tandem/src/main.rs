@@ -1,4 +1,4 @@
-//! `tandem`: vCPU-aware scheduling for Linux. One binary; also answers to `scx_tandem_guest`.
+//! `tandem`: vCPU-aware scheduling for Linux. One binary; also answers to `scx_tandem_guest` and `scx_tandem_host`.
 
 mod cmd_doctor;
 mod cmd_evidence;
@@ -35,7 +35,7 @@ enum Command {
 }
 
 /// Names under which the scx ecosystem's service units start a scheduler, and their subcommands.
-const ALIASES: [(&str, &str); 1] = [("scx_tandem_guest", "guest")];
+const ALIASES: [(&str, &str); 2] = [("scx_tandem_guest", "guest"), ("scx_tandem_host", "host")];
 
 /// Inserts the subcommand that the name of the executable stands for.
 fn with_alias(mut args: Vec<OsString>) -> Vec<OsString> {

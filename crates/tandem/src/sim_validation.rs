@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 use tandem_result::ExperimentResult;
-use tandem_sim::validation::{Scale, CASES, TOLERANCE, WAKE_US};
+use tandem_sim::validation::{Scale, CASES, HOST_CASES, TOLERANCE, WAKE_US};
 
 /// Preemption interval in the lab's experiment, microseconds.
 const ABSENCE_US: f64 = 8000.0;
+/// The lab's experiment with arms on the host.
+const HOST_EXPERIMENT: &str = "host-validation";
 /// The control: with this preemption interval in the model the comparison has to fail.
 const WRONG_ABSENCE_US: f64 = 40_000.0;
 
@@ -56,8 +58,9 @@ impl Comparison {
             work: alone("hogs: loops").filter(|per_s| *per_s > 0.0).map_or(1.0, |per_s| 2000.0 / per_s),
             wake: alone("alone: wake-up p50").map_or(1.0, |us| (us / WAKE_US).max(1.0)),
         };
+        let cases = if lab.experiment == HOST_EXPERIMENT { HOST_CASES } else { CASES };
         let (mut rows, mut missing) = (Vec::new(), Vec::new());
-        for case in CASES {
+        for case in cases {
             let name = case.metric();
             let ratio = metric(&name).and_then(|metric| metric.ratio.get("tandem"));
             let (Some(ratio), Some(model)) = (ratio, case.ratio(scale, absence_us, seeds, threads)?) else {

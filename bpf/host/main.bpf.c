@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The host scheduler: a fair scheduler that knows which threads are vCPUs.
+ *
+ * Idea. A KVM host schedules vCPU threads as if they were tasks. It stacks two vCPUs of a VM on one pCPU, it throttles one where it
+ * holds a lock that others wait for, and under sched_ext a vCPU that yields to a sibling yields to nobody. This scheduler knows from
+ * KVM itself who is a vCPU and of which VM.
+ *
+ *   who       the thread that calls KVM's run function                     vm.bpf.h
+ *   place     apart from siblings, while another pCPU is as good           place.bpf.h
+ *   yield     to the sibling that KVM names, on the yielder's own time     yield.bpf.h
+ *   quota     a vCPU out of quota stops where it holds no kernel lock      safe.bpf.h
+ *   RT, DL    what higher classes take of a pCPU makes it weaker           policy/host/away.h
+ *   order     by virtual deadline within hierarchical weights and quotas   bpf/core
+ *   others    emulator, vhost and all other threads have an earlier deadline than vCPUs, and so come first within their weight
+ *
+ * What it does not do: look into guests, or ask anything of them.
+ */
+#include "side.bpf.h"
+#include "place.bpf.h"
+#include "yield.bpf.h"
+#include "../core/dump.bpf.h"
+#include "../core/higher.bpf.h"
+#include "../core/life.bpf.h"
+#include "../core/run.bpf.h"
+#include "../core/serve.bpf.h"
+#include "../core/tree_ops.bpf.h"
+#include "../core/wakeup.bpf.h"
+
+char _license[] SEC("license") = "GPL";
+
+s32 BPF_STRUCT_OPS(host_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	struct task_state *t = task_state(p);
+	struct cpu_state *c;
+	bool idle = false;
+	s32 cpu;
+
+	cpu = k_any_idle() ? scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle) : prev_cpu;
+	if (!idle && (wake_flags & SCX_WAKE_FORK))
+		cpu = lightest_cpu(p, cpu);
+	if (!idle && t && siblings_at(t, cpu))
+		cpu = unstacked(p, t, cpu);
+	c = cpu_state(cpu);
+	/* A direct insertion would pass over tasks that wait there already, and over a quota. */
+	if (idle && t && c && !waiting_normal(cpu, c) && !(nr_limits && exhausted(t->group, k_now()))) {
+		count_task(CNT_DIRECT, p->pid);
+		k_insert_local(p, c->base_request_ns, 0);
+	}
+	return cpu;
+}
+
+/* As in the guest: returns whether p preempts the current task of `cpu`, otherwise an idle pCPU that may pull it is kicked. */
+static __always_inline bool announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 enq_flags, u64 now)
+{
+	struct cpu_state *other;
+	s32 idle;
+
+	if (is_idle(c)) {
+		if (!(enq_flags & SCX_ENQ_WAKEUP) || cpu != scx_bpf_task_cpu(p))
+			k_kick_idle(cpu);
+		return false;
+	}
+	if (c->endless || (t->class == CLASS_NORMAL && c->curr_class == CLASS_BEST_EFFORT))
+		return true;
+	if (!k_is_pinned(p) && k_any_idle()) {
+		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		other = idle != cpu ? cpu_state(idle) : NULL;
+		if (other) {
+			/* On a large host it would not find the task by itself. */
+			other->side.pull_first = cpu + 1;
+			k_kick_idle(idle);
+			return false;
+		}
+	}
+	return preempts_current(p, t, c, enq_flags, now);
+}
+
+/*
+ * Does a task that begins to wait in this queue wait behind one that runs alone, and will not sleep soon? The slice of such a one has no
+ * end, and what is left of its request would last until the next tick.
+ */
+static __always_inline bool waits_for_endless(const struct task_state *t, const struct cpu_state *c, u64 now)
+{
+	return slice_timers_enabled && !is_idle(c) && !c->run_until_ns && t->class == c->curr_class &&
+	       curr_burst(c, now) >= long_burst_ns(c->base_request_ns);
+}
+
+void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	struct task_state *t = task_state(p);
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct cpu_state *c = cpu_state(cpu);
+	bool preempts;
+	u32 limit;
+	u64 now;
+
+	if (!t || !c || (is_leaving() && cpu != (s32)bpf_get_smp_processor_id())) {
+		k_insert_local(p, base_request_ns, enq_flags);
+		return;
+	}
+	now = k_now();
+	if (serves_at_once(p, t, c, cpu, enq_flags, now)) {
+		k_insert_local(p, c->base_request_ns, enq_flags | SCX_ENQ_PREEMPT);
+		return;
+	}
+	t->throttled_at_ns = 0;
+	limit = out_of_quota(p, t, now);
+	if (limit) {
+		t->push_to = -1;
+		throttle(p, t, limit, now, enq_flags);
+		return;
+	}
+	if (!(enq_flags & SCX_ENQ_WAKEUP) && queue_cpu(t) == cpu) {
+		s32 to = push_task(p, t, c, cpu, now);
+
+		if (to == cpu && !k_is_pinned(p) && siblings_at(t, cpu))
+			to = unstacked(p, t, cpu);
+		cpu = to;
+	}
+	c = cpu_state(cpu);
+	if (!c)
+		return;
+	if (queue_cpu(t) == cpu)
+		reweigh(t, c);
+	else
+		rejoin(p, t, cpu, now);
+	if (request_done(t))
+		new_request(p, t, c);
+	count_task(CNT_QUEUED, p->pid);
+	preempts = announce(p, t, c, cpu, enq_flags, now);
+	if (preempts && takes_over(p, t, c, cpu)) {
+		k_insert_local(p, remaining(t), enq_flags | SCX_ENQ_PREEMPT);
+		return;
+	}
+	put_in_order(p, t, c, cpu, now, enq_flags);
+	if (preempts || waits_for_endless(t, c, now))
+		k_kick_preempt(cpu);
+}
+
+/* Shall prev go on, or the first of the queue run? Charges prev. */
+static __always_inline bool keep(struct task_struct *prev, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	if (t->run_cpu != cpu || !k_allowed(prev, cpu))
+		return false;
+	charge(prev, t, c, cpu, now);
+	admission_done(t);
+	if (out_of_quota(prev, t, now))
+		return false;
+	if (t->class == CLASS_BEST_EFFORT && waiting_normal(cpu, c))
+		return false;
+	return is_first(prev, t, c, cpu);
+}
+
+void BPF_STRUCT_OPS(host_dispatch, s32 cpu, struct task_struct *prev)
+{
+	struct cpu_state *c = cpu_state(cpu);
+	struct task_state *t = NULL;
+	u64 now = k_now();
+	bool kept = false;
+
+	if (!c)
+		return;
+	k_learn_migration();
+	k_learn_reading();
+	watch_for_offline(c, cpu, now);
+	if (c->throttled_limit)
+		look_after_throttled(now);
+	if (serve_overdue(c, cpu, now))
+		return;
+	if (prev && k_wants_to_run(prev))
+		t = task_state(prev);
+	if (c->side.yield_to && serve_yielded(cpu))
+		return;
+	if (t)
+		kept = keep(prev, t, c, cpu, now);
+	if (c->pull_from >= 0)
+		pull_for_balance(cpu);
+	unthrottle_next(c, cpu);
+	if (!kept && (k_take(queue_of(cpu, CLASS_NORMAL)) || (c->late_due_ns && take_late(c, cpu))))
+		return;
+	nobody_waits_at(cpu, c);
+	if ((!kept || t->class == CLASS_BEST_EFFORT) && take_normal(cpu, c))
+		return;
+	if (!kept && ((may_wait(c, CLASS_BEST_EFFORT) && k_take(queue_of(cpu, CLASS_BEST_EFFORT))) || take_best_effort(cpu)))
+		return;
+	if (!t || (!kept && out_of_quota(prev, t, now)))
+		return;
+	if (kept)
+		count(c, CNT_KEPT);
+	take_turn(prev, t, c, cpu, now);
+}
+
+void BPF_STRUCT_OPS(host_tick, struct task_struct *p)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct task_state *t = task_state(p);
+	struct cpu_state *c = cpu_state(cpu);
+	u64 now = k_now(), first;
+	bool company;
+
+	if (!t || !c)
+		return;
+	if (c->throttled_limit)
+		look_after_throttled(now);
+	charge(p, t, c, cpu, now);
+	rebook_work(t, c);
+	reweigh(t, c);
+	if (balance_tick(c, cpu, now))
+		k_set_slice(p, 0);
+	if (out_of_quota(p, t, now)) {
+		k_set_slice(p, 0);
+		return;
+	}
+	company = waiting_normal(cpu, c);
+	/* A task may have begun to wait in the very moment in which the bit was cleared. */
+	if (company)
+		waits_at(cpu);
+	if (t->class == CLASS_BEST_EFFORT) {
+		if (company || request_done(t))
+			k_set_slice(p, 0);
+		return;
+	}
+	if (company && now - c->curr_since_ns >= min_run_ns(c->base_request_ns) && k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) &&
+	    time_before_ns(first, t->deadline)) {
+		k_set_slice(p, 0);
+		return;
+	}
+	company = company || waiting_best_effort(cpu, c);
+	if (request_done(t)) {
+		if (company) {
+			k_set_slice(p, 0);
+			return;
+		}
+		new_request(p, t, c);
+		show_deadline(t, c);
+	} else if (company && !c->run_until_ns) {
+		/* Other tasks have come since its slice began: from now on the end of the slice matters. */
+		end_turn_at(c, cpu, now + remaining(t), now);
+	}
+}
+
+void BPF_STRUCT_OPS(host_running, struct task_struct *p)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct task_state *t = task_state(p);
+	struct cpu_state *c = cpu_state(cpu);
+	u64 now = k_now();
+
+	if (!t || !c)
+		return;
+	side_cpu_back(c, now);
+	turn_begins(p, t, c, cpu, now);
+	turn_lasts(p, t, c, cpu, now);
+	yield_served(p, t, c, cpu, now);
+	if (t->side.on_debt) {
+		t->side.on_debt = 0;
+		count(c, CNT_ON_DEBT);
+	}
+}
+
+void BPF_STRUCT_OPS(host_stopping, struct task_struct *p, bool runnable)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct task_state *t = task_state(p);
+	struct cpu_state *c = cpu_state(cpu);
+
+	if (!t || !c)
+		return;
+	/* A property change stops a running task from another CPU: its clock is not exact here. */
+	if (cpu == bpf_get_smp_processor_id())
+		turn_pauses(p, t, c, cpu, k_now());
+	turn_ends(p, t, c, runnable);
+}
+
+void BPF_STRUCT_OPS(host_update_idle, s32 cpu, bool idle)
+{
+	struct cpu_state *c = cpu_state(cpu);
+
+	if (!c || !idle)
+		return;
+	side_cpu_back(c, k_now());
+	c->curr_class = CLASS_NONE;
+	rests(c, cpu);
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(host_init)
+{
+	u64 now = k_now();
+	s32 err;
+	u32 i;
+
+	err = groups_init();
+	if (!err)
+		err = throttle_init();
+	if (!err)
+		err = slices_init();
+	if (err) {
+		scx_bpf_error("cannot set up timers: error %d", err);
+		return err;
+	}
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+
+		if (c) {
+			c->side.share = TANDEM_SCALE;
+			c->side.share_at_ns = now;
+		}
+		err = core_init_cpu(i, now);
+		if (err) {
+			scx_bpf_error("cannot create the queues of CPU %d: error %d", i, err);
+			return err;
+		}
+	}
+	return 0;
+}
+
+SCX_OPS_DEFINE(tandem_host,
+	       .select_cpu		= (void *)host_select_cpu,
+	       .enqueue			= (void *)host_enqueue,
+	       .dispatch		= (void *)host_dispatch,
+	       .tick			= (void *)host_tick,
+	       .runnable		= (void *)core_runnable,
+	       .running			= (void *)host_running,
+	       .stopping		= (void *)host_stopping,
+	       .quiescent		= (void *)core_quiescent,
+	       .update_idle		= (void *)host_update_idle,
+	       .set_weight		= (void *)core_set_weight,
+	       .yield			= (void *)host_yield,
+	       .cpu_release		= (void *)core_cpu_release,
+	       .cpu_online		= (void *)core_cpu_online,
+	       .cpu_offline		= (void *)core_cpu_offline,
+	       .init_task		= (void *)core_init_task,
+	       .disable			= (void *)core_disable,
+	       .core_sched_before	= (void *)core_core_sched_before,
+	       .cgroup_init		= (void *)core_cgroup_init,
+	       .cgroup_exit		= (void *)core_cgroup_exit,
+	       .cgroup_move		= (void *)core_cgroup_move,
+	       .cgroup_set_weight	= (void *)core_cgroup_set_weight,
+	       .cgroup_set_bandwidth	= (void *)core_cgroup_set_bandwidth,
+	       .cgroup_set_idle		= (void *)core_cgroup_set_idle,
+	       .dump			= (void *)core_dump,
+	       .dump_cpu		= (void *)core_dump_cpu,
+	       .dump_task		= (void *)core_dump_task,
+	       .init			= (void *)host_init,
+	       .exit			= (void *)core_exit,
+	       .flags			= SCX_OPS_ENQ_LAST | SCX_OPS_KEEP_BUILTIN_IDLE,
+	       .timeout_ms		= 20000,
+	       .name			= "tandem_host");

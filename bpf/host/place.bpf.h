@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which pCPU a task goes to, and which tasks an idle pCPU pulls.
+ *
+ * Idle pCPUs come first, as the kernel chooses them (previous one, whole core, same last-level cache). Where none is idle a
+ * vCPU avoids the pCPUs that siblings of its VM are on, as long as another one with the same last-level cache is no heavier: two siblings on one pCPU wait for
+ * each other, which no guest expects of two CPUs.
+ */
+#ifndef TANDEM_HOST_PLACE_BPF_H
+#define TANDEM_HOST_PLACE_BPF_H
+
+#include "side.bpf.h"
+#include "../core/hotplug.bpf.h"
+#include "../core/spread.bpf.h"
+
+/* Would p be as well served on `other` as on `cpu`, with this weight there? */
+static __always_inline bool as_good(const struct task_struct *p, const struct task_state *t, s32 cpu, s32 other, u64 weight, u64 now)
+{
+	struct cpu_state *c = cpu_state(other);
+
+	return c && c->online && k_allowed(p, other) && c->weight[1] + t->weight <= weight && !far_apart(cpu, other) &&
+	       share_now(c, now) >= TANDEM_SCALE * 3 / 4 && !siblings_at(t, other);
+}
+
+/*
+ * A pCPU for a vCPU that would be beside a sibling on `cpu`: the lightest of those scanned that has none and is no heavier;
+ * `cpu` itself if there is none.
+ */
+static __noinline s32 apart_from_siblings(struct task_struct *p, s32 cpu)
+{
+	struct task_state *t = p ? task_state(p) : NULL;
+	struct cpu_state *c = cpu_state(cpu);
+	u32 from = scan_from(), i;
+	u64 now = k_now(), weight;
+	s32 best = cpu;
+
+	if (!t || !c)
+		return cpu;
+	/* With p in both cases. */
+	weight = c->weight[1] + (queue_cpu(t) == cpu ? 0 : t->weight);
+	bpf_for(i, 0, nr_candidates()) {
+		u32 other = candidate(p, from, i);
+		struct cpu_state *o = cpu_state(other);
+
+		if (!o || other == (u32)cpu || !as_good(p, t, cpu, other, weight, now))
+			continue;
+		best = other;
+		weight = o->weight[1] + t->weight;
+	}
+	return best;
+}
+
+/* Where to with a vCPU that would be beside a sibling on `cpu`? It moves at most once for that: where it goes there is none. */
+static __always_inline s32 unstacked(struct task_struct *p, const struct task_state *t, s32 cpu)
+{
+	s32 to = vm_uses(t, VM_APART) ? apart_from_siblings(p, cpu) : cpu;
+
+	if (to != cpu)
+		count_task(CNT_UNSTACKED, p->pid);
+	return to;
+}
+
+static __noinline bool pull_normal(s32 cpu, bool far)
+{
+	struct cpu_state *own = cpu_state(cpu);
+	u32 at = cpu, i;
+
+	if (!own)
+		return false;
+	bpf_for(i, 0, MAX_LOOK) {
+		s32 from = next_waiting(cpu, at, false);
+		struct cpu_state *c = cpu_state(from);
+
+		if (!c)
+			break;
+		at = from;
+		if (far_apart(cpu, from) != far)
+			continue;
+		if (!waiting_normal(from, c)) {
+			nobody_waits_at(from, c);
+			continue;
+		}
+		if (k_take(queue_of(from, CLASS_NORMAL)) || k_take(late_queue_of(from))) {
+			count(own, CNT_PULLED);
+			if (far)
+				count(own, CNT_FAR);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* An idle pCPU pulls a waiting task: that for which it was kicked, or one from a pCPU with the same last-level cache, or any. */
+static __always_inline bool take_normal(s32 cpu, struct cpu_state *c)
+{
+	u32 first = c->side.pull_first;
+
+	if (first) {
+		c->side.pull_first = 0;
+		if (k_take(queue_of(first - 1, CLASS_NORMAL))) {
+			count(c, CNT_PULLED);
+			return true;
+		}
+	}
+	return pull_normal(cpu, false) || (nr_llcs > 1 && pull_normal(cpu, true));
+}
+
+static __noinline bool take_best_effort(s32 cpu)
+{
+	struct cpu_state *own = cpu_state(cpu);
+	u32 at = cpu, i;
+
+	if (!own)
+		return false;
+	bpf_for(i, 0, MAX_LOOK) {
+		s32 from = next_waiting(cpu, at, false);
+		struct cpu_state *c = cpu_state(from);
+
+		if (!c)
+			break;
+		at = from;
+		if (waiting_best_effort(from, c) && k_take(queue_of(from, CLASS_BEST_EFFORT))) {
+			count(own, CNT_PULLED);
+			return true;
+		}
+	}
+	return false;
+}
+
+#endif

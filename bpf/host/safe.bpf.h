@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Out of quota: where a vCPU's thread stops, and who of a VM need not.
+ *
+ * A thread that is throttled wherever it happens to be may hold a lock in the kernel (of the memory map, of KVM's page tables), and then
+ * all that want it wait for a period. The kernel's own scheduler has the same fault up to 6.17. Three places are known to be free of locks:
+ * where KVM hands over to pending work before it enters the guest, the way from the guest's exit to the exit's handling, which is where
+ * a preemptible kernel switches, and where a halted vCPU waits. Elsewhere the vCPU goes on, on debt, in short slices, until it comes by one of them.
+ *
+ * The VMM's other threads do the VM's I/O. They go on while its vCPUs pay. No group gets further into debt than its quota of one period,
+ * and by its VMM's threads than half of it.
+ *
+ * What it does not know: a vCPU that handles pending work may hold locks in there (memory reclaim, work of other kernel parts).
+ */
+#ifndef TANDEM_HOST_SAFE_BPF_H
+#define TANDEM_HOST_SAFE_BPF_H
+
+#include "vm.bpf.h"
+#include "../core/quota.bpf.h"
+
+/* enum safe_points, as found by the daemon. 0: vCPUs are throttled anywhere. */
+const volatile u32 safe_points;
+
+/*
+ * The current thread holds no kernel lock from now on, or may hold one again. Where no group has a quota nobody asks, and exits are
+ * frequent: what was noted before the set of quotas changed is not believed.
+ */
+static __always_inline int is_safe(bool safe)
+{
+	struct task_state *t = nr_limits ? current_state() : NULL;
+
+	if (t)
+		t->side.safe = safe ? limits_generation : 0;
+	return 0;
+}
+
+SEC("?fentry/xfer_to_guest_mode_handle_work")
+int BPF_PROG(host_work_begins, void *vcpu)
+{
+	return is_safe(true);
+}
+
+SEC("?fexit/xfer_to_guest_mode_handle_work")
+int BPF_PROG(host_work_ends, void *vcpu, int result)
+{
+	return is_safe(false);
+}
+
+/* It has nothing to do, and waits to be woken: where it is woken it may be stopped as well. */
+SEC("?fentry/kvm_vcpu_block")
+int BPF_PROG(host_block_begins, void *vcpu)
+{
+	return is_safe(true);
+}
+
+SEC("?fexit/kvm_vcpu_block")
+int BPF_PROG(host_block_ends, void *vcpu, int result)
+{
+	return is_safe(false);
+}
+
+SEC("?tp_btf/kvm_exit")
+int BPF_PROG(host_vcpu_exits, void *vcpu, u32 isa)
+{
+	return is_safe(true);
+}
+
+SEC("?fentry/vmx_handle_exit")
+int BPF_PROG(host_handles_vmx)
+{
+	return is_safe(false);
+}
+
+SEC("?fentry/svm_handle_exit")
+int BPF_PROG(host_handles_svm)
+{
+	return is_safe(false);
+}
+
+SEC("?fentry/tdx_handle_exit")
+int BPF_PROG(host_handles_tdx)
+{
+	return is_safe(false);
+}
+
+/* For how long a vCPU goes on without quota until it is looked at again, and a thread of the VMM. */
+#define VCPU_DEBT_NS (100 * NSEC_PER_USEC_)
+#define VMM_DEBT_NS NSEC_PER_MSEC_
+
+/*
+ * Is no group with a quota at or above this one deeper in debt than one part in `part` of its quota? The VMM's threads have less room
+ * than the vCPUs: otherwise they alone could use up each period's quota before any vCPU gets some.
+ */
+COLD u32 may_borrow(u32 group, u32 part, u64 now)
+{
+	u32 limit = limit_of(group), i;
+
+	if (!part)
+		return 0;
+	bpf_for(i, 0, MAX_DEPTH) {
+		struct group_state *g;
+
+		if (!limit)
+			break;
+		g = group_state(limit);
+		if (!g)
+			break;
+		roll_period(g, now);
+		if (g->pool_ns <= -(s64)(g->quota_ns / part))
+			return 0;
+		limit = limit_above(g);
+	}
+	return 1;
+}
+
+/* For how long may p go on although its group has no quota left? 0: it has to wait. */
+static __always_inline u64 debt_ns(const struct task_struct *p, struct task_state *t, u64 now)
+{
+	u32 tgid = p->tgid;
+
+	if (!safe_points)
+		return 0;
+	if (is_vcpu(t))
+		return t->side.safe != limits_generation && vm_uses(t, VM_SAFE_POINTS) && may_borrow(t->group, 1, now) ? VCPU_DEBT_NS : 0;
+	return bpf_map_lookup_elem(&vmms, &tgid) && may_borrow(t->group, 2, now) ? VMM_DEBT_NS : 0;
+}
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* The host side's answers to core/side.bpf.h. */
+#ifndef TANDEM_HOST_SIDE_BPF_H
+#define TANDEM_HOST_SIDE_BPF_H
+
+#include "safe.bpf.h"
+#include "vm.bpf.h"
+#include "../core/fair.bpf.h"
+#include "../core/side.bpf.h"
+
+/*
+ * The deadline of a thread that is no vCPU (the emulator's, vhost's, ssh, libvirtd) is no further away than this, ns of virtual time. It is
+ * earlier than that of a vCPU that was queued at the same time: within its weight such a thread is served first. Its request is as long
+ * as any other's, since several of them on one pCPU would only take it from each other.
+ */
+#define OTHER_DEADLINE_NS (700 * NSEC_PER_USEC_)
+
+/* What higher classes leave of this pCPU, at this moment. */
+static __always_inline u32 share_now(const struct cpu_state *c, u64 now)
+{
+	return share_left(c->side.share, c->side.away_since_ns, sub_floor_u64(now, c->side.share_at_ns));
+}
+
+static __always_inline u32 side_capacity(const struct cpu_state *c, u64 now)
+{
+	u32 share = share_now(c, now);
+
+	return share ? share : 1;
+}
+
+/* Where higher classes take much, even a single task waits for long. */
+static __always_inline u32 side_uncrowded(const struct cpu_state *c, u64 now)
+{
+	return share_now(c, now) >= TANDEM_SCALE / 2;
+}
+
+static __always_inline bool side_may_move(const struct task_state *t, s32 from, s32 to)
+{
+	return !siblings_at(t, to) || siblings_at(t, from) || !vm_uses(t, VM_APART);
+}
+
+static __always_inline void share_changes(struct cpu_state *c, u64 away_since_ns, u64 now)
+{
+	c->side.share = share_now(c, now);
+	c->side.share_at_ns = now;
+	c->side.away_since_ns = away_since_ns;
+}
+
+static __always_inline void side_cpu_lost(struct cpu_state *c)
+{
+	u64 now = k_now();
+
+	share_changes(c, now ? now : 1, now);
+}
+
+/* The pCPU is ours again. */
+static __always_inline void side_cpu_back(struct cpu_state *c, u64 now)
+{
+	if (c->side.away_since_ns)
+		share_changes(c, 0, now);
+}
+
+static __always_inline u64 side_stolen_ns(s32 cpu)
+{
+	return 0;
+}
+
+/* Request of a vCPU on this pCPU. */
+static __always_inline u64 vcpu_request_ns(const struct task_state *t, const struct cpu_state *c)
+{
+	struct vm_settings *s = settings_of(t);
+
+	return s && s->request_ns ? s->request_ns : c->base_request_ns;
+}
+
+static __always_inline u64 side_request_ns(const struct task_struct *p, const struct task_state *t, const struct group_state *g,
+					   const struct cpu_state *c)
+{
+	return is_vcpu(t) ? vcpu_request_ns(t, c) : min_u64(OTHER_DEADLINE_NS, c->base_request_ns);
+}
+
+static __always_inline u64 side_slice_ns(const struct task_state *t, const struct cpu_state *c)
+{
+	return t->base_ns == OTHER_DEADLINE_NS ? c->base_request_ns : t->base_ns;
+}
+
+/* A request begins: with the length that is set for the VM by now. */
+static __always_inline void new_request(const struct task_struct *p, struct task_state *t, struct cpu_state *c)
+{
+	if (is_vcpu(t) && !k_custom_slice(p))
+		t->base_ns = vcpu_request_ns(t, c);
+	renew_request(t, c);
+}
+
+static __always_inline bool side_usable(const struct cpu_state *c)
+{
+	return true;
+}
+
+static __always_inline u64 side_debt_ns(const struct task_struct *p, struct task_state *t, u64 now)
+{
+	u64 ns = debt_ns(p, t, now);
+
+	if (ns)
+		t->side.on_debt = 1;
+	return ns;
+}
+
+static __always_inline void side_group_added(struct group_state *g, const struct group_state *parent)
+{
+}
+
+static __always_inline void side_task_begins(struct task_state *t)
+{
+	t->side.yield_cpu = -1;
+}
+
+static __always_inline void side_task_ends(const struct task_struct *p, struct task_state *t)
+{
+	t->side.vcpu = 0;
+	leaves_vm(t);
+}
+
+static __always_inline void side_joined(struct task_state *t, s32 cpu)
+{
+	take_place(t, cpu);
+}
+
+static __always_inline void side_left(struct task_state *t)
+{
+	leave_place(t);
+}
+
+static __always_inline void side_cpu_online(struct cpu_state *c)
+{
+	c->side.yield_to = 0;
+	c->side.away_since_ns = 0;
+	c->side.share = TANDEM_SCALE;
+}
+
+static __always_inline void side_dump(void)
+{
+	scx_bpf_dump("tandem: next_vm=%u\n", next_vm);
+}
+
+static __always_inline void side_dump_cpu(const struct cpu_state *c)
+{
+	scx_bpf_dump("tandem: yield_to=%d share=%u/1024\n", c->side.yield_to, c->side.share);
+}
+
+#endif

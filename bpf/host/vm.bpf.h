@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Who is a vCPU. KVM says it: whoever calls its run function runs a vCPU, whatever the VMM and whatever the thread is called.
+ * The key of a VM is KVM's record of it.
+ */
+#ifndef TANDEM_HOST_VM_BPF_H
+#define TANDEM_HOST_VM_BPF_H
+
+#include "records.bpf.h"
+#include "kvm.bpf.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_VMS);
+	__type(key, u32);
+	__type(value, struct vm_state);
+} vms SEC(".maps");
+
+/* Written by the daemon, also while the scheduler runs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_VMS);
+	__type(key, u32);
+	__type(value, struct vm_settings);
+} settings SEC(".maps");
+
+/* Number of a VM's record plus 1, by KVM's record of it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2 * MAX_VMS);
+	__type(key, u64);
+	__type(value, u32);
+} vm_numbers SEC(".maps");
+
+/* VMs of a process, by its number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2 * MAX_VMS);
+	__type(key, u32);
+	__type(value, u32);
+} vmms SEC(".maps");
+
+/* Where the search for a free record begins. */
+u32 next_vm;
+
+/* VMs that have ended. A thread for whose VM there was no record tries again after the next one. */
+u32 ended_vms;
+
+static __always_inline struct vm_state *vm_state(u32 vm)
+{
+	u32 key = vm - 1;
+
+	return vm ? bpf_map_lookup_elem(&vms, &key) : NULL;
+}
+
+/* The VM whose vCPU a task runs; NULL: none, or that VM is gone. */
+static __always_inline struct vm_state *vm_of(const struct task_state *t)
+{
+	struct vm_state *vm = vm_state(t->side.vm);
+
+	return vm && vm->generation == t->side.generation ? vm : NULL;
+}
+
+static __always_inline bool is_vcpu(const struct task_state *t)
+{
+	return vm_of(t);
+}
+
+/* Settings of a task's VM; NULL: those of any other. */
+static __always_inline struct vm_settings *settings_of(const struct task_state *t)
+{
+	u32 key = t->side.vm - 1;
+	struct vm_settings *s = t->side.vm ? bpf_map_lookup_elem(&settings, &key) : NULL;
+
+	return s && s->valid && s->generation == t->side.generation ? s : NULL;
+}
+
+/* Is a technique in use for a task's VM? */
+static __always_inline bool vm_uses(const struct task_state *t, enum vm_technique technique)
+{
+	struct vm_settings *s = settings_of(t);
+
+	return !s || !(s->off & technique);
+}
+
+static __always_inline u32 *vcpus_at(struct vm_state *vm, s32 cpu)
+{
+	return &vm->at[cpu & (MAX_PLACES - 1)];
+}
+
+/* Siblings of a vCPU that run or wait on this pCPU, itself not counted. */
+static __always_inline u32 siblings_at(const struct task_state *t, s32 cpu)
+{
+	struct vm_state *vm = vm_of(t);
+	u32 n;
+
+	if (!vm)
+		return 0;
+	n = *vcpus_at(vm, cpu);
+	return n - (n && t->side.place && (s32)(u32)t->side.place - 1 == cpu);
+}
+
+/* Where a vCPU is counted: the number of its VM and the pCPU plus 1, in one word. */
+static __always_inline u64 place_of(u32 vm, s32 cpu)
+{
+	return (u64)vm << 48 | (u32)(cpu + 1);
+}
+
+/* Whatever has become of that VM: only so the sums stay exact, when records change hands. */
+static __always_inline void give_back_place(u64 place)
+{
+	struct vm_state *vm = vm_state(place >> 48);
+
+	if (vm)
+		__sync_fetch_and_sub(vcpus_at(vm, (s32)(u32)place - 1), 1);
+}
+
+static __always_inline void take_place(struct task_state *t, s32 cpu)
+{
+	struct vm_state *vm = vm_of(t);
+	u64 before;
+
+	if (!vm)
+		return;
+	__sync_fetch_and_add(vcpus_at(vm, cpu), 1);
+	before = __sync_lock_test_and_set(&t->side.place, place_of(t->side.vm, cpu));
+	if (before)
+		give_back_place(before);
+}
+
+static __always_inline void leave_place(struct task_state *t)
+{
+	u64 place = t->side.place ? __sync_lock_test_and_set(&t->side.place, 0) : 0;
+
+	if (place)
+		give_back_place(place);
+}
+
+/* A record for a VM that was not known. Returns its number plus 1; 0: there is no room. */
+COLD u32 add_vm(u64 kvm, u32 pid)
+{
+	u32 from = next_vm, i, number, *known;
+
+	bpf_for(i, 0, MAX_VMS) {
+		struct vm_state *vm;
+
+		number = (from + i) % MAX_VMS + 1;
+		vm = vm_state(number);
+		if (!vm || vm->kvm || __sync_val_compare_and_swap(&vm->kvm, 0, kvm))
+			continue;
+		next_vm = number % MAX_VMS;
+		vm->pid = pid;
+		if (bpf_map_update_elem(&vm_numbers, &kvm, &number, BPF_NOEXIST)) {
+			/* Another of its vCPUs was faster. */
+			vm->pid = 0;
+			__sync_lock_test_and_set(&vm->kvm, 0);
+			known = bpf_map_lookup_elem(&vm_numbers, &kvm);
+			return known ? *known : 0;
+		}
+		bpf_map_update_elem(&vmms, &pid, &number, BPF_ANY);
+		return number;
+	}
+	return 0;
+}
+
+/* A task stops being a vCPU of the VM that it was one of. */
+static __always_inline void leaves_vm(struct task_state *t)
+{
+	struct vm_state *vm = vm_state(t->side.vm);
+
+	leave_place(t);
+	t->side.vm = 0;
+	if (vm)
+		__sync_fetch_and_sub(&vm->vcpus, 1);
+}
+
+/* Task `tid` of process `pid` runs this vCPU of this VM. */
+static __always_inline void vcpu_of_vm(struct task_state *t, s32 tid, u64 vcpu, u64 kvm, u32 pid)
+{
+	u32 *number = bpf_map_lookup_elem(&vm_numbers, &kvm), found;
+	struct vm_state *vm;
+	struct cpu_state *c;
+	s32 cpu;
+
+	if (!number && !t->side.vm && t->side.vcpu == vcpu && t->side.generation == ended_vms)
+		return;
+	found = number ? *number : add_vm(kvm, pid);
+	vm = vm_state(found);
+	if (vm && t->side.vm == found && t->side.generation == vm->generation) {
+		t->side.vcpu = vcpu;
+		return;
+	}
+	leaves_vm(t);
+	t->side.vcpu = vcpu;
+	t->side.safe = 0;
+	t->side.generation = vm ? vm->generation : ended_vms;
+	/* The record is believed only with its generation. */
+	barrier();
+	t->side.vm = vm ? found : 0;
+	if (!vm)
+		return;
+	__sync_fetch_and_add(&vm->vcpus, 1);
+	count_task(CNT_VCPUS, tid);
+	/* It may run for hours before it is queued anew. */
+	cpu = queue_cpu(t);
+	c = cpu_state(cpu);
+	if (!c)
+		return;
+	t->base_ns = c->base_request_ns;
+	take_place(t, cpu);
+	if (queue_cpu(t) != cpu)
+		leave_place(t);
+}
+
+/* The current thread runs this vCPU. (A global function would not take a pointer of KVM's.) */
+static __noinline int becomes_vcpu(void *vcpu)
+{
+	struct kvm_vcpu___tandem *v = vcpu;
+	struct task_state *t = task_state((struct task_struct *)bpf_get_current_task_btf());
+	u64 kvm = (u64)BPF_CORE_READ(v, kvm), ids = bpf_get_current_pid_tgid();
+
+	if (t && kvm)
+		vcpu_of_vm(t, ids, (u64)vcpu, kvm, ids >> 32);
+	return 0;
+}
+
+static __always_inline struct task_state *current_state(void)
+{
+	return task_state((struct task_struct *)bpf_get_current_task_btf());
+}
+
+SEC("?fentry/kvm_arch_vcpu_ioctl_run")
+int BPF_PROG(host_vcpu_runs, void *vcpu)
+{
+	struct task_state *t = current_state();
+
+	/* Another VM's vCPU may have the same address. */
+	if (t && (t->side.vcpu != (u64)vcpu || !is_vcpu(t)))
+		becomes_vcpu(vcpu);
+	return 0;
+}
+
+/* A vCPU that was running or asleep before this was loaded: it may not need its VMM for hours. Called when it is switched in. */
+SEC("?fentry/kvm_sched_in")
+int host_vcpu_comes(u64 *ctx)
+{
+	struct task_state *t = current_state();
+	u64 notifier = 0, vcpu;
+
+	/* As a number: the verifier takes no steps back from a pointer. */
+	if (!t || bpf_get_func_arg(ctx, 0, &notifier))
+		return 0;
+	vcpu = notifier - kvm_notifier_offset();
+	if (t->side.vcpu != vcpu || !is_vcpu(t))
+		becomes_vcpu((void *)vcpu);
+	return 0;
+}
+
+SEC("?fentry/kvm_arch_destroy_vm")
+int BPF_PROG(host_vm_ends, void *kvm)
+{
+	u64 key = (u64)kvm;
+	u32 *number = bpf_map_lookup_elem(&vm_numbers, &key), pid;
+	struct vm_state *vm = number ? vm_state(*number) : NULL;
+
+	if (!vm)
+		return 0;
+	bpf_map_delete_elem(&vm_numbers, &key);
+	/* Threads that were of this VM are of an older generation from now on. What they have added to sums they take off themselves. */
+	__sync_fetch_and_add(&vm->generation, 1);
+	__sync_fetch_and_add(&ended_vms, 1);
+	pid = vm->pid;
+	bpf_map_delete_elem(&vmms, &pid);
+	vm->pid = 0;
+	__sync_lock_test_and_set(&vm->kvm, 0);
+	return 0;
+}
+
+#endif

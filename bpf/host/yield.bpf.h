@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Directed yield: a vCPU that can do nothing useful names a sibling that it waits for (a spinning lock's holder, the target of an IPI).
+ *
+ * KVM asks by yield_to(); under sched_ext that reaches ops.yield(), and without it every such request is lost. The sibling runs next
+ * on the yielder's pCPU, for what is left of the yielder's request: nobody else pays, and the VM gets no more than before. The answer
+ * is true only once the pCPU's next dispatch has been claimed for it; on false KVM tries another vCPU.
+ */
+#ifndef TANDEM_HOST_YIELD_BPF_H
+#define TANDEM_HOST_YIELD_BPF_H
+
+#include "side.bpf.h"
+#include "../core/life.bpf.h"
+#include "../core/spread.bpf.h"
+
+/*
+ * Has it had so much beyond its share that its turn is over? Two that yield to each other in a circle must not leave out those that
+ * compute. The bound is that of sched_yield(): one request.
+ */
+static __always_inline bool is_far_ahead(const struct task_state *t, const struct cpu_state *c, u64 now)
+{
+	return time_before_ns(clock_now(c, class_index(t->class), now) + virtual_ns(t->request_ns, t->weight), t->v);
+}
+
+/* What is left of the current task's request, with what has not been charged yet. */
+static __always_inline u64 left_of(const struct task_state *t, const struct cpu_state *c, u64 now)
+{
+	return sub_floor_u64(remaining(t), c->curr_charged_at_ns ? sub_floor_u64(now, c->curr_charged_at_ns) : 0);
+}
+
+/* Does `to` wait in the queue that it is counted in? It may be on its way from one to another. */
+static __always_inline bool waits_where_counted(struct task_struct *to, const struct task_state *t)
+{
+	struct scx_dispatch_q *dsq = BPF_CORE_READ(to, scx.dsq);
+
+	return dsq && queue_cpu(t) >= 0 && BPF_CORE_READ(dsq, id) == queue_of(queue_cpu(t), t->class);
+}
+
+/* Both run queues are locked. `to` is runnable and does not run, which the kernel has checked. */
+bool BPF_STRUCT_OPS(host_yield, struct task_struct *from, struct task_struct *to)
+{
+	struct task_state *t, *target;
+	struct cpu_state *c, *there, *claimed;
+	u64 now = k_now();
+	s32 cpu;
+
+	if (!to)
+		return forfeits_request(from);
+	cpu = scx_bpf_task_cpu(from);
+	c = cpu_state(cpu);
+	t = task_state(from);
+	target = task_state(to);
+	if (!c || !t || !target)
+		return false;
+	count(c, CNT_YIELDS);
+	there = cpu_state(queue_cpu(target));
+	if (!there || t->run_cpu != cpu || !is_vcpu(t) || !vm_uses(t, VM_YIELD) || target->side.vm != t->side.vm ||
+	    target->throttled_at_ns || target->was_late || target->class != t->class || k_is_pinned(to) || !k_allowed(to, cpu) ||
+	    !waits_where_counted(to, target))
+		return false;
+	if (is_far_ahead(t, c, now) || is_far_ahead(target, there, now))
+		return false;
+	/* Another one has yielded to it already. */
+	claimed = target->side.yield_cpu >= 0 ? cpu_state(target->side.yield_cpu) : NULL;
+	if (claimed && claimed->side.yield_to == to->pid)
+		return false;
+	c->side.yield_to = to->pid;
+	c->side.yield_ns = max_u64(left_of(t, c, now), TANDEM_QUOTA_RUN_MIN_NS);
+	target->side.yield_cpu = cpu;
+	c->endless = 0;
+	k_set_slice(from, 0);
+	return true;
+}
+
+/*
+ * The task that the current one has yielded to joins this pCPU's queue, before all others there, and is taken from it. Returns
+ * whether it was dispatched. In the meantime it may have begun to run elsewhere, or may not be allowed here any more: a task that is put
+ * into the local DSQ of a CPU that it must not use would end the scheduler.
+ */
+COLD bool serve_yielded(s32 cpu)
+{
+	struct cpu_state *c = cpu_state(cpu);
+	bool moved = false, waits = false;
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *to;
+	struct task_state *t;
+	u64 key, first, queue;
+	s32 pid, from;
+
+	if (!c)
+		return false;
+	pid = c->side.yield_to;
+	c->side.yield_to = 0;
+	to = bpf_task_from_pid(pid);
+	if (!to)
+		return false;
+	bpf_rcu_read_lock();
+	t = task_state(to);
+	if (!t || t->side.yield_cpu != cpu || t->run_cpu >= 0 || k_is_pinned(to) || !k_allowed(to, cpu) || !waits_where_counted(to, t))
+		goto out;
+	waits = true;
+	from = queue_cpu(t);
+	queue = queue_of(cpu, t->class);
+	c->move_stake = 0;
+	c->move_key = t->deadline;
+	if (from < 0 || (from != cpu && !join_elsewhere(pid, from, cpu)))
+		goto out;
+	key = c->move_key;
+	if (k_peek_key(queue, &first) && !time_before_ns(key, first))
+		key = first - 1;
+	/* The task need not be the iterator's: it has to be in that queue. */
+	if (!bpf_iter_scx_dsq_new(&it, queue_of(from, t->class), 0)) {
+		scx_bpf_dsq_move_set_vtime(&it, key);
+		moved = scx_bpf_dsq_move_vtime(&it, to, queue, 0);
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	if (moved)
+		moved = k_take(queue);
+	else
+		not_taken_over(pid, cpu);
+out:
+	if (moved)
+		count(c, CNT_YIELDED);
+	else if (waits)
+		count(c, CNT_BROKEN);
+	if (t && !moved && t->side.yield_cpu == cpu)
+		t->side.yield_cpu = -1;
+	bpf_rcu_read_unlock();
+	bpf_task_release(to);
+	return moved;
+}
+
+/* p runs, maybe because it was yielded to. */
+static __always_inline void yield_served(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	/* Whoever runs here after all ends a claim that was not served. */
+	c->side.yield_to = 0;
+	if (t->side.yield_cpu < 0)
+		return;
+	/* Here on the yielder's time; elsewhere because another pCPU was free sooner. */
+	if (t->side.yield_cpu == cpu) {
+		if (c->side.yield_ns && c->side.yield_ns < p->scx.slice) {
+			k_set_slice(p, c->side.yield_ns);
+			end_turn_at(c, cpu, now + c->side.yield_ns, now);
+		}
+		c->side.yield_ns = 0;
+	}
+	t->side.yield_cpu = -1;
+}
+
+#endif

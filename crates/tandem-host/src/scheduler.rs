@@ -1,0 +1,483 @@
+//! The host's side of the life cycle (`tandem_daemon::life`): what is loaded, what is done at each step, and which orders there are.
+
+use crate::affinity::Affinity;
+use crate::entitlement::{entitled, Claim};
+use crate::exits::{Exits, Hooks};
+use crate::figures::VmReport;
+use crate::metrics::Totals;
+use crate::observe::kvm_is_there;
+use crate::options::{Fault, HostOptions};
+use crate::registry::{self, Vm};
+use crate::settings::{VmSetting, VmSettings};
+use crate::stats::{HostReport, HostStats, Moment, VmStats, COUNTERS};
+use crate::vms::Labels;
+use crate::watch::Watch;
+use crate::HostError;
+use libbpf_rs::skel::OpenSkel;
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
+use scx_utils::{
+    scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report, ScxExitKind, UserExitInfo,
+};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::{offset_of, MaybeUninit};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tandem_bpf::host::{intf, HostSkel, HostSkelBuilder};
+use tandem_daemon::bytes::{u32_at, u64_at};
+use tandem_daemon::cpulist::kernel_cpu_list;
+use tandem_daemon::life::{self, Load, Side, Step, Then};
+use tandem_daemon::monitoring::Monitoring;
+use tandem_daemon::server::{self, Arguments, Orders};
+use tandem_daemon::{preflight, DaemonError};
+use tandem_probe::kernel::KernelView;
+
+/// How often the daemon looks for new VMs, and whether KVM has come.
+const STEP: Duration = Duration::from_millis(500);
+/// Length of an interval of the observer.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// With -vv the verifier reports its effort for each program.
+const VERIFIER_STATISTICS: u32 = 4;
+/// The kernel's description of the CPUs.
+const SYSFS_CPU: &str = "/sys/devices/system/cpu";
+/// Root of the cgroups.
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// Name of the request to set something.
+const ASK_SET: &str = "set";
+
+/// Loads the scheduler and runs until asked to stop, or until the kernel ejects it. Loads it again when the set of CPUs has changed,
+/// or when KVM appears.
+///
+/// # Errors
+/// An obstacle found before loading, a refusal by the kernel, or the reason of an ejection.
+pub fn serve(options: &HostOptions) -> Result<(), HostError> {
+    let life = life::Settings {
+        stats_interval: options.stats_interval,
+        metrics: options.metrics,
+        debug: options.debug,
+    };
+    let mut storage = MaybeUninit::uninit();
+    let mut set = BTreeMap::new();
+    for (name, setting) in &options.vms {
+        let settings: &mut VmSettings = set.entry(name.clone()).or_default();
+        *settings = settings.with(*setting);
+    }
+    let mut host = Host {
+        options,
+        for_the_watch: options.observe.then_some(&mut storage),
+        watch: None,
+        set,
+        labels: Labels::default(),
+    };
+    life::serve(&mut host, &life)
+}
+
+/// An order: a setting of a VM.
+pub(crate) struct Order {
+    vm: String,
+    setting: VmSetting,
+}
+
+impl Order {
+    fn from_args(args: &Arguments) -> anyhow::Result<Self> {
+        let text = |key: &str| args.get(key).map_or("", String::as_str);
+        Ok(Self { vm: text("vm").chars().take(256).collect(), setting: text("set").parse::<VmSetting>()? })
+    }
+}
+
+/// Changes a setting of a VM of the running scheduler. Returns all that are set for it.
+///
+/// # Errors
+/// No host scheduler runs, or it refuses.
+pub fn set(vm: &str, setting: &str) -> Result<VmSettings, HostError> {
+    // Refused here with the same words.
+    setting.parse::<VmSetting>()?;
+    Ok(server::ask::<HostReport, _>(ASK_SET, &[("vm", vm.into()), ("set", setting.into())])?)
+}
+
+/// The VMs of the running scheduler.
+///
+/// # Errors
+/// No host scheduler runs.
+pub fn vms() -> Result<BTreeMap<String, VmStats>, HostError> {
+    Ok(server::ask::<HostReport, HostReport>("top", &[])?.stats.vms)
+}
+
+/// The host's daemon.
+struct Host<'o> {
+    options: &'o HostOptions,
+    for_the_watch: Option<&'o mut MaybeUninit<OpenObject>>,
+    watch: Option<Watch<'o>>,
+    /// What was set, by the names of VMs, also of those that are not there.
+    set: BTreeMap<String, VmSettings>,
+    labels: Labels,
+}
+
+impl Host<'_> {
+    /// Once, as soon as KVM is there, and before the scheduler: loading takes long. A host that cannot be watched is scheduled all the
+    /// same.
+    fn start_watching(&mut self) {
+        let Some(storage) = self.for_the_watch.take() else { return };
+        match Watch::start(storage, false) {
+            Ok(watch) => self.watch = Some(watch),
+            Err(error) => log::warn!("the VMs are not observed: {error}"),
+        }
+    }
+}
+
+impl<'o> Side for Host<'o> {
+    type Report = HostReport;
+    type Order = Order;
+    type Error = HostError;
+    type Load<'a>
+        = Running<'a, 'o>
+    where
+        Self: 'a;
+
+    const ORDERS: Orders<Order> = &[(ASK_SET, Order::from_args)];
+
+    fn render(report: &HostReport) -> String {
+        report.render()
+    }
+
+    fn check(&self) -> Result<(), HostError> {
+        let paths = preflight::SystemPaths::default();
+        let support = preflight::CgroupSupport::of_kernel;
+        Ok(preflight::check(&paths, tandem_daemon::sys::is_root(), support, self.options.ignore_cgroups)?)
+    }
+
+    fn load<'a>(
+        &'a mut self,
+        storage: &'a mut MaybeUninit<OpenObject>,
+    ) -> Result<Running<'a, 'o>, HostError> {
+        Running::start(self, storage)
+    }
+
+    /// It never steps back.
+    fn stand_by(&mut self, _: &Monitoring<Order, HostReport>) {}
+
+    fn stood_still(&mut self) {}
+}
+
+struct Running<'a, 'o> {
+    skel: HostSkel<'a>,
+    link: Option<Link>,
+    nr_cpus: usize,
+    online: usize,
+    host: &'a mut Host<'o>,
+    hooks: Hooks,
+    exits: Exits,
+    next_interval: Instant,
+    /// What the observer saw in its last interval, by the process of the VMM, and in all.
+    seen: BTreeMap<u32, VmReport>,
+    observed: Arc<Totals>,
+    affinity: Affinity,
+    /// Weight of each VM and pCPUs that it is entitled to, by the number of its record, as of the last interval.
+    entitled: BTreeMap<u32, (f64, f64)>,
+    /// VMs whose settings are installed.
+    installed: BTreeSet<(u32, u32)>,
+}
+
+impl<'a, 'o> Running<'a, 'o> {
+    fn start(host: &'a mut Host<'o>, storage: &'a mut MaybeUninit<OpenObject>) -> Result<Self, HostError> {
+        let nr_cpus = kernel_cpu_list("possible")?.last().map_or(1, |last| last + 1);
+        let online = kernel_cpu_list("online")?;
+        let hooks = Hooks::find();
+        if hooks.kvm {
+            host.start_watching();
+        }
+        let mut skel = load(host.options, &hooks, nr_cpus, &online, storage).map_err(DaemonError::Load)?;
+        let link = scx_ops_attach!(skel, tandem_host).map_err(DaemonError::Load)?;
+        log::info!(
+            "tandem host scheduler loaded on {} of {nr_cpus} possible CPUs{}",
+            online.len(),
+            if hooks.kvm { "" } else { ", and waits for KVM" }
+        );
+        if let Some(missing) = hooks.missing_for_quotas() {
+            log::warn!(
+                "vCPUs out of quota may stop where they hold a kernel lock: {missing} cannot be traced"
+            );
+        }
+        let now = Instant::now();
+        let mut running = Self {
+            skel,
+            link: Some(link),
+            nr_cpus,
+            online: online.len(),
+            host,
+            hooks,
+            exits: Exits::new(),
+            next_interval: now + INTERVAL,
+            seen: BTreeMap::new(),
+            observed: Arc::default(),
+            affinity: Affinity::default(),
+            entitled: BTreeMap::new(),
+            installed: BTreeSet::new(),
+        };
+        // A request may come before the first step.
+        let vms = running.vms()?;
+        running.greet(&vms)?;
+        running.entitle(&vms);
+        Ok(running)
+    }
+
+    fn vms(&self) -> Result<Vec<Vm>, HostError> {
+        Ok(registry::read(&self.skel.maps.vms, &self.skel.maps.vm_numbers)?)
+    }
+
+    /// What people call a VM. Several in one process are told apart by their numbers.
+    fn name_of(&self, vm: &Vm, vms: &[Vm]) -> String {
+        let name = self.host.labels.of(vm.pid).name;
+        match vms.iter().find(|other| other.pid == vm.pid) {
+            Some(first) if first.number != vm.number => format!("{name}/{}", vm.number),
+            _ => name,
+        }
+    }
+
+    /// New VMs get their names and what was set for them.
+    fn greet(&mut self, vms: &[Vm]) -> Result<(), HostError> {
+        self.host.labels.update(&vms.iter().map(|vm| vm.pid).collect());
+        self.installed.retain(|record| vms.iter().any(|vm| (vm.number, vm.generation) == *record));
+        for vm in vms {
+            if self.installed.insert((vm.number, vm.generation)) {
+                if let Some(settings) = self.host.set.get(&self.name_of(vm, vms)) {
+                    registry::install(&self.skel.maps.settings, *vm, *settings)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An interval of the observer may have ended. If it fails, scheduling goes on without it.
+    fn watch(&mut self, vms: &[Vm], now: Instant) {
+        if now < self.next_interval {
+            return;
+        }
+        self.next_interval = now + INTERVAL;
+        if let Some(watch) = &mut self.host.watch {
+            match watch.interval() {
+                Ok((report, totals)) => {
+                    let parts = report.vms.iter().flat_map(|vm| &vm.parts);
+                    let tids = parts.filter(|part| part.vcpu.is_some()).filter_map(|part| part.tid).collect();
+                    self.affinity.update(tids, now);
+                    self.seen = report.vms.into_iter().map(|vm| (vm.pid, vm)).collect();
+                    self.observed = totals;
+                }
+                Err(error) => {
+                    log::warn!("the VMs are not observed any more: {error}");
+                    self.host.watch = None;
+                    self.seen.clear();
+                }
+            }
+        }
+        self.entitle(vms);
+    }
+
+    /// What each VM is entitled to, by the weights as they are set now.
+    fn entitle(&mut self, vms: &[Vm]) {
+        let claims: Vec<Claim> = vms
+            .iter()
+            .map(|vm| Claim::of(Path::new(CGROUPS), &self.host.labels.of(vm.pid).cgroup, vm.vcpus))
+            .collect();
+        let weight = |claim: &Claim| claim.path.last().map_or(100.0, |(_, weight)| *weight);
+        let pcpus = self.affinity.pcpus(self.online) as f64;
+        let parts = claims.iter().map(weight).zip(entitled(&claims, pcpus));
+        self.entitled = vms.iter().map(|vm| vm.number).zip(parts).collect();
+    }
+
+    fn stats(&self, vms: &[Vm]) -> Result<HostReport, HostError> {
+        let mut counters = [0; COUNTERS.len()];
+        let mut now = Moment { loaded: 1, vms: vms.len() as u64, ..Moment::default() };
+        now.vcpus = vms.iter().map(|vm| u64::from(vm.vcpus)).sum();
+        let (mut weight, mut cpu_bound_weight) = (0, 0);
+        for cpu in 0..self.nr_cpus {
+            let key = (cpu as u32).to_ne_bytes();
+            let record = self.skel.maps.cpus.lookup(&key, MapFlags::ANY).map_err(DaemonError::Map)?;
+            let record = record.unwrap_or_default();
+            for (id, sum) in counters.iter_mut().enumerate() {
+                *sum += u64_at(&record, offset_of!(intf::cpu_state, counters) + 8 * id);
+            }
+            for class in 0..intf::NR_QUEUE_CLASSES as usize {
+                now.tasks += u64::from(u32_at(&record, offset_of!(intf::cpu_state, tasks) + 4 * class));
+                weight += u64_at(&record, offset_of!(intf::cpu_state, weight) + 8 * class);
+            }
+            now.cpu_bound_tasks += u64::from(u32_at(&record, offset_of!(intf::cpu_state, cpu_bound_tasks)));
+            cpu_bound_weight += u64_at(&record, offset_of!(intf::cpu_state, cpu_bound_weight));
+        }
+        now.weight = weight as f64 / f64::from(intf::TANDEM_UNIT);
+        now.cpu_bound_weight = cpu_bound_weight as f64 / f64::from(intf::TANDEM_UNIT);
+        if let Some(bss) = self.skel.maps.bss_data.as_ref() {
+            now.groups = u64::from(bss.nr_groups);
+            now.groups_shared = u64::from(bss.nr_groups_shared);
+            now.limits = u64::from(bss.nr_limits);
+        }
+        let stats = HostStats::totals(counters, now, self.vm_stats(vms));
+        Ok(HostReport { stats, observed: Arc::clone(&self.observed) })
+    }
+
+    fn vm_stats(&self, vms: &[Vm]) -> BTreeMap<String, VmStats> {
+        let one = |vm: &Vm| {
+            let name = self.name_of(vm, vms);
+            let seen = self.seen.get(&vm.pid);
+            let of = |figure: fn(&VmReport) -> f64| seen.map_or(0.0, figure);
+            let (weight, entitled) = self.entitled.get(&vm.number).copied().unwrap_or((100.0, 0.0));
+            let stats = VmStats {
+                pid: u64::from(vm.pid),
+                vcpus: u64::from(vm.vcpus),
+                weight,
+                entitled_pct: entitled * 100.0,
+                observed: u64::from(seen.is_some()),
+                run_pct: of(|vm| vm.run_pct),
+                vmm_run_pct: of(|vm| vm.vmm_run_pct),
+                ready_pct: of(|vm| vm.ready_pct),
+                steal_pct: of(|vm| vm.steal_pct),
+                irq_to_run_mean_us: of(|vm| vm.interrupt_to_run.mean_ns().unwrap_or(0.0) / 1e3),
+                irq_to_run_p99_us: of(|vm| vm.interrupt_to_run.quantile_ns(0.99).unwrap_or(0.0) / 1e3),
+                settings: self.host.set.get(&name).map(ToString::to_string).unwrap_or_default(),
+            };
+            (name, stats)
+        };
+        vms.iter().map(one).collect()
+    }
+}
+
+impl Load for Running<'_, '_> {
+    type Report = HostReport;
+    type Order = Order;
+    type Error = HostError;
+
+    fn exited(&self) -> bool {
+        uei_exited!(&self.skel, uei)
+    }
+
+    fn stalled(&self) -> bool {
+        let stall = ScxExitKind::ErrorStall as i32;
+        self.skel.maps.data_data.as_ref().is_some_and(|data| data.uei.kind == stall)
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_nanos(self.skel.maps.rodata_data.as_ref().map_or(0, |rodata| rodata.watchdog_ns))
+    }
+
+    fn report(&self) -> Result<HostReport, HostError> {
+        self.stats(&self.vms()?)
+    }
+
+    fn step(&mut self, now: Instant) -> Result<Step<HostReport>, HostError> {
+        let vms = self.vms()?;
+        self.greet(&vms)?;
+        self.watch(&vms, now);
+        if self.hooks.kvm {
+            let limits = self.skel.maps.bss_data.as_ref().is_some_and(|bss| bss.nr_limits > 0);
+            self.exits.step(&mut self.skel, &self.hooks, limits, now);
+        }
+        let report = self.stats(&vms)?;
+        let then = if !self.hooks.kvm && kvm_is_there(Path::new("/")) {
+            Then::LoadAgain("KVM has come")
+        } else {
+            Then::GoOn(now + STEP)
+        };
+        Ok(Step { report, then })
+    }
+
+    fn obey(&mut self, order: Order) -> anyhow::Result<Value> {
+        let vms = self.vms()?;
+        self.greet(&vms)?;
+        let vm = vms.iter().find(|vm| self.name_of(vm, &vms) == order.vm);
+        let vm = vm.ok_or_else(|| HostError::NoVm { name: order.vm.clone() })?;
+        let settings = self.host.set.get(&order.vm).copied().unwrap_or_default().with(order.setting);
+        registry::install(&self.skel.maps.settings, *vm, settings)?;
+        self.host.set.insert(order.vm, settings);
+        Ok(serde_json::to_value(settings)?)
+    }
+
+    fn trace(&mut self, on: bool) -> u64 {
+        let Some(bss) = self.skel.maps.bss_data.as_mut() else { return 0 };
+        bss.tracing = u32::from(on);
+        std::mem::take(&mut bss.nr_untraced)
+    }
+
+    fn stop(&mut self) -> Result<UserExitInfo, HostError> {
+        self.link = None;
+        Ok(uei_report!(&self.skel, uei).map_err(DaemonError::Ejected)?)
+    }
+}
+
+fn load<'a>(
+    options: &HostOptions,
+    hooks: &Hooks,
+    nr_cpus: usize,
+    online: &[usize],
+    storage: &'a mut MaybeUninit<OpenObject>,
+) -> anyhow::Result<HostSkel<'a>> {
+    let builder = HostSkelBuilder::default();
+    let verbose = options.debug.then(|| libbpf_rs::libbpf_sys::bpf_object_open_opts {
+        sz: std::mem::size_of::<libbpf_rs::libbpf_sys::bpf_object_open_opts>() as _,
+        kernel_log_level: VERIFIER_STATISTICS,
+        ..Default::default()
+    });
+    let mut open = scx_ops_open!(builder, storage, tandem_host, verbose)?;
+    let cpu_ids = u32::try_from(nr_cpus)?;
+    if let Some(rodata) = open.maps.rodata_data.as_mut() {
+        rodata.nr_cpu_ids = cpu_ids;
+        rodata.cgroups_enabled = !options.ignore_cgroups;
+        rodata.slice_timers_enabled = options.slice_timers;
+        rodata.base_request_ns = options.slice_us * 1000;
+        rodata.safe_points = hooks.safe_points();
+        rodata.watchdog_ns = u64::from(open.struct_ops.tandem_host().timeout_ms) * 1_000_000;
+    }
+    open.maps.cpus.set_max_entries(cpu_ids)?;
+    open.maps.group_load.set_max_entries(cpu_ids.min(intf::MAX_LOAD_CELLS) * intf::MAX_GROUPS)?;
+    open.maps.domains.set_max_entries(cpu_ids)?;
+    open.maps.slice_timers.set_max_entries(cpu_ids)?;
+    for mut program in open.open_object_mut().progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        if hooks.has(&name) {
+            program.set_autoload(true);
+        }
+    }
+    let views = KernelView::read(SYSFS_CPU.as_ref(), online).caches;
+    let ops = open.struct_ops.tandem_host_mut();
+    ops.exit_dump_len = options.exit_dump_len;
+    // Wake-ups on idle CPUs are completed there; across caches the kernel would complete those on busy CPUs there as well.
+    if views.len() <= 1 {
+        ops.flags |= *scx_utils::compat::SCX_OPS_ALLOW_QUEUED_WAKEUP;
+    }
+    if options.partial {
+        ops.flags |= *scx_utils::compat::SCX_OPS_SWITCH_PARTIAL;
+    }
+    if options.fault == Fault::NoYield {
+        ops.r#yield = std::ptr::null_mut();
+    }
+    if options.fault == Fault::NoRelease
+        || !scx_utils::compat::struct_has_field("sched_ext_ops", "cpu_release")?
+    {
+        open.struct_ops.tandem_host_mut().cpu_release = std::ptr::null_mut();
+        open.progs.core_sched_switch.set_autoload(true);
+    }
+    let mut skel = scx_ops_load!(open, tandem_host, uei)?;
+    for cpu in 0..cpu_ids {
+        let llc = views.iter().position(|cpus| cpus.contains(&(cpu as usize))).unwrap_or(0);
+        let mut record = vec![0u8; skel.maps.domains.value_size() as usize];
+        let mut put = |at: usize, value: u32| record[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        put(offset_of!(intf::cpu_domain, llc), u32::try_from(llc)?);
+        // Cores are left to the kernel's own idle selection.
+        put(offset_of!(intf::cpu_domain, core_next), cpu);
+        put(offset_of!(intf::cpu_domain, stack_next), cpu);
+        skel.maps.domains.update(&cpu.to_ne_bytes(), &record, MapFlags::ANY)?;
+    }
+    if let Some(data) = skel.maps.data_data.as_mut() {
+        data.nr_llcs = u32::try_from(views.len().max(1))?;
+    }
+    let tickless = kernel_cpu_list("nohz_full").unwrap_or_default();
+    for &cpu in online.iter().filter(|cpu| **cpu < nr_cpus) {
+        let mut record = vec![0u8; skel.maps.cpus.value_size() as usize];
+        let mut put =
+            |at: usize, value: bool| record[at..at + 4].copy_from_slice(&u32::from(value).to_ne_bytes());
+        put(offset_of!(intf::cpu_state, online), true);
+        put(offset_of!(intf::cpu_state, tickless), tickless.contains(&cpu));
+        skel.maps.cpus.update(&u32::try_from(cpu)?.to_ne_bytes(), &record, MapFlags::ANY)?;
+    }
+    Ok(skel)
+}
