@@ -1,4 +1,5 @@
-//! Cost of a decision of the guest scheduler by number of vCPUs and of groups: the native build, on this computer.
+//! Cost of a decision of the guest scheduler by number of vCPUs and of groups, and of the host scheduler by number of pCPUs and of VMs:
+//! the native build, on this computer.
 
 use crate::machine::Watch;
 use crate::runner::MOST_EVENTS;
@@ -48,12 +49,47 @@ fn scenario(vcpus: usize, groups: usize) -> String {
     )
 }
 
-/// Measures the cost with so many vCPUs and groups.
+/// vCPUs of all VMs together, in pCPUs, unless there are more VMs.
+const VCPUS_PER_PCPU: usize = 2;
+
+/// A host whose VMs, all alike, work and sleep on all of their vCPUs.
+fn host_scenario(pcpus: usize, vms: usize) -> String {
+    let vcpus = (VCPUS_PER_PCPU * pcpus).div_ceil(vms);
+    let sleep_us = RUN_US * (vcpus * vms) as f64 / (BUSY * pcpus as f64) - RUN_US;
+    let vm = |vm: usize| {
+        format!(
+            "[[vm]]\nname = \"v{vm}\"\nvcpus = {vcpus}\nlayout = {{ cores = {vcpus} }}\n\
+             [[workload]]\nname = \"load of v{vm}\"\nin = \"v{vm}\"\ntext = '''{{\"tasks\": {{\"load\": {{\"instance\": {vcpus}, \
+             \"loop\": -1, \"run\": {{\"x_dist\": \"lognormal\", \"mean\": {RUN_US}, \"cv\": 0.5}}, \
+             \"sleep\": {{\"x_dist\": \"lognormal\", \"mean\": {sleep_us:.3}, \"cv\": 0.5}}}}}}}}'''\n"
+        )
+    };
+    format!(
+        "name = \"cost\"\ntitle = \"cost\"\nduration_s = {DURATION_S}\nwarmup_s = 0.1\n[hardware]\ncores = {pcpus}\n{}\
+         [[arm]]\nname = \"tandem\"\nhost = {{ scheduler = \"tandem\", tick_ms = 4.0 }}\n\
+         [[metric]]\nname = \"rounds\"\nworkload = \"load of v0\"\nwhat = \"rounds\"\n",
+        (0..vms).map(vm).collect::<String>()
+    )
+}
+
+/// Measures the cost of the guest scheduler with so many vCPUs and groups.
 ///
 /// # Errors
 /// The simulation fails.
 pub fn measure(vcpus: usize, groups: usize) -> Result<Watch, SimError> {
-    let scenario = Scenario::parse(&scenario(vcpus, groups), "cost")?;
+    watched(&scenario(vcpus, groups))
+}
+
+/// Measures the cost of the host scheduler with so many pCPUs and VMs.
+///
+/// # Errors
+/// The simulation fails.
+pub fn measure_host(pcpus: usize, vms: usize) -> Result<Watch, SimError> {
+    watched(&host_scenario(pcpus, vms))
+}
+
+fn watched(scenario: &str) -> Result<Watch, SimError> {
+    let scenario = Scenario::parse(scenario, "cost")?;
     let mut stage =
         scenario.arms().first().map_or_else(|| scenario.clone(), |arm| scenario.with(arm)).stage(1)?;
     stage.machine.watch = Some(Watch::start());
@@ -70,6 +106,14 @@ mod tests {
         let watch = measure(4, 6)?;
         assert!(watch.decisions > 1000, "{watch:?}");
         assert!(watch.refreshes > 10, "{watch:?}");
+        assert!(!watch.deciding.is_zero() && !watch.refreshing.is_zero());
+        Ok(())
+    }
+
+    #[test]
+    fn decisions_of_the_host_are_counted() -> Result<(), SimError> {
+        let watch = measure_host(4, 3)?;
+        assert!(watch.decisions > 1000, "{watch:?}");
         assert!(!watch.deciding.is_zero() && !watch.refreshing.is_zero());
         Ok(())
     }

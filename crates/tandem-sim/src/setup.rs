@@ -27,7 +27,7 @@ pub struct KernelSpec {
     pub granularity_ns: Option<Ns>,
     /// CFS: wake-up granularity (lead that a waking task needs to preempt), ns; likewise.
     pub wakeup_granularity_ns: Option<Ns>,
-    /// The guest scheduler schedules its tasks.
+    /// A sched_ext scheduler schedules its tasks: the host's or the guest's.
     pub policy: bool,
 }
 

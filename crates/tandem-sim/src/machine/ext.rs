@@ -1,6 +1,6 @@
 //! sched_ext as in the kernel (`kernel/sched/ext.c`): when a policy's callbacks are called, and what their calls do.
 
-use super::state::{Account, Resched, State};
+use super::state::{Account, Kind, Resched, State};
 use super::Machine;
 use crate::queue::{Event, Ns};
 use crate::scx::kernel::{
@@ -30,13 +30,14 @@ pub(super) enum Offer {
 }
 
 impl Machine {
-    /// Loads the guest scheduler for a kernel. The kernel's groups must exist already; its tasks are added later.
+    /// Loads the scheduler of its side for a kernel. The kernel's groups must exist already; its tasks are added later.
     ///
     /// # Errors
     /// The policy cannot be loaded.
     pub fn attach(&mut self, world: usize, settings: &Settings) -> Result<(), SimError> {
         let fail = |what: String| SimError::Scenario(format!("{}: {what}", self.worlds[world].name));
-        let policy = Policy::guest(settings, self.now).map_err(fail)?;
+        let policy = if settings.of_the_host { Policy::host } else { Policy::guest };
+        let policy = policy(settings, self.now).map_err(fail)?;
         self.worlds[world].policy = Some(Box::new(policy));
         self.after_policy(world, 0);
         for group in 0..self.worlds[world].fair.groups() {
@@ -78,6 +79,9 @@ impl Machine {
             Ok(number) => {
                 self.tasks[task].scx = Some(number);
                 self.worlds[world].policy_tasks.push(task);
+                if let Kind::Vcpu { world, .. } = self.tasks[task].kind {
+                    policy.runs_vcpu(number, world as u64, task as u64 + 1);
+                }
             }
             Err(error) => self.fail(error),
         }

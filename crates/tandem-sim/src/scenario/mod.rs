@@ -174,7 +174,7 @@ impl What {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Kernel {
-    /// `eevdf`, `cfs`, or `tandem`: the guest scheduler, in a kernel of this version.
+    /// `eevdf`, `cfs`, or `tandem`: the guest or the host scheduler, in a kernel of this version.
     pub scheduler: String,
     /// Version: 7.2 is 702.
     pub version: u32,

@@ -91,7 +91,21 @@ impl Scenario {
     /// # Errors
     /// A workload that cannot be read, or that names CPUs that its kernel does not have.
     pub fn stage(&self, seed: u64) -> Result<Stage, SimError> {
-        let mut machine = host(self.hardware.clone(), self.costs.clone(), &self.host.spec()?, seed);
+        let host_spec = self.host.spec()?;
+        let mut machine = host(self.hardware.clone(), self.costs.clone(), &host_spec, seed);
+        if host_spec.policy {
+            let caches = (0..self.hardware.cpus()).map(|cpu| self.hardware.cache_of(cpu)).collect();
+            let tick_ns = host_spec.tick_ns;
+            let slice_timers = self.host.slice_timers;
+            let settings = Settings {
+                of_the_host: true,
+                caches,
+                tick_ns,
+                slice_timers,
+                ..Settings::of(self.hardware.clone())
+            };
+            machine.attach(0, &settings)?;
+        }
         machine.record.from = (self.warmup_s * 1e9) as Ns;
         let all: Vec<usize> = (0..self.hardware.cpus()).collect();
         let mut vcpu_quotas = Vec::new();

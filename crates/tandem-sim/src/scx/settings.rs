@@ -6,6 +6,8 @@ use crate::queue::Ns;
 /// Configuration of a policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
+    /// The host scheduler, not the guest's.
+    pub of_the_host: bool,
     /// CPUs.
     pub cpus: usize,
     /// CPU topology that its kernel assumes.
@@ -38,6 +40,7 @@ impl Settings {
     pub fn of(layout: Hardware) -> Self {
         let each: Vec<usize> = (0..layout.cpus()).collect();
         Self {
+            of_the_host: false,
             cpus: each.len(),
             layout,
             caches: vec![0; each.len()],
@@ -65,7 +68,8 @@ pub struct Techniques {
     pub rwc: bool,
     /// One vCPU per thread, while they last.
     pub dedicate: bool,
-    /// Parts of placement that are left out, a bit set (`enum part` in `bpf/guest/intf.h`).
+    /// Parts of placement that are left out, a bit set (`enum part` in `bpf/guest/intf.h`); of the host scheduler, what all
+    /// VMs do without (`enum vm_technique` in `bpf/host/intf.h`).
     pub left_out: u32,
 }
 

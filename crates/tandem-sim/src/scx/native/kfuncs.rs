@@ -176,6 +176,18 @@ extern "C" fn bpf_jiffies64() -> u64 {
     kernel.now / kernel.tick_ns.max(1)
 }
 
+/// Thread and process are one here.
+extern "C" fn bpf_get_current_pid_tgid() -> u64 {
+    // Numbers of tasks begin where `add_task` lets them begin.
+    let pid = state().kernel.cpus[state().kernel.here].curr.map_or(0, |task| task as u64 + 100);
+    pid << 32 | pid
+}
+
+/// Programs on kernel functions are not called here.
+extern "C" fn bpf_get_func_arg(_ctx: *const c_void, _number: u32, _value: *mut u64) -> i64 {
+    -i64::from(libc::EINVAL)
+}
+
 extern "C" fn bpf_get_smp_processor_id() -> u32 {
     state().kernel.here as u32
 }
@@ -634,7 +646,9 @@ supply!(
     bpf_cpumask_any_distribute,
     bpf_cpumask_any_and_distribute,
     bpf_cpumask_test_cpu,
+    bpf_get_current_pid_tgid,
     bpf_get_current_task_btf,
+    bpf_get_func_arg,
     bpf_get_smp_processor_id,
     bpf_iter_scx_dsq_destroy,
     bpf_iter_scx_dsq_new,

@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_void, CStr};
 use std::ptr;
-use tandem_bpf::native::{Side, GUEST};
+use tandem_bpf::native::{Side, GUEST, HOST};
 
 /// Maps that the daemon sizes to the number of CPUs.
 const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers", "ivh_timers"];
@@ -148,6 +148,14 @@ impl Policy {
         Self::load(&GUEST, GUEST.image, settings, now)
     }
 
+    /// Loads the host scheduler likewise.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn host(settings: &Settings, now: Ns) -> Result<Self, String> {
+        Self::load(&HOST, HOST.image, settings, now)
+    }
+
     fn load(side: &Side, image: &[u8], settings: &Settings, now: Ns) -> Result<Self, String> {
         let image = Image::load(image, &kfuncs::supplied)?;
         let cpus = settings.cpus;
@@ -161,7 +169,7 @@ impl Policy {
             unsafe { address.cast::<u64>().write_unaligned(maps.len() as u64) };
             maps.push(Map::new(Shape { name: name.into(), kind, key_size, value_size, max_entries }, cpus));
         }
-        // SAFETY: the types are those in native/exports.h and native/guest.c.
+        // SAFETY: the types are those in native/exports.h and native/common.h.
         let functions = unsafe {
             Functions {
                 slice: function(&image, "sim_slice")?,
@@ -228,7 +236,7 @@ impl Policy {
 
     /// What the daemon does before it attaches the policy.
     fn set_up(&mut self, settings: &Settings) -> Result<(), String> {
-        // SAFETY: the types are those in native/guest.c.
+        // SAFETY: the types are those in native/guest.c and native/host.c.
         let (set_up, set_up_cpu) = unsafe {
             (
                 function::<extern "C" fn(u32, bool, u64, bool, u64, u32, bool, u32)>(
@@ -264,7 +272,7 @@ impl Policy {
         self.with(0, |_| {
             set_up(cpus as u32, page, request_ns, timers, timeout_ns, caches as u32, uneven, fault);
         });
-        // SAFETY: the type is that in native/guest.c.
+        // SAFETY: the type is that in native/guest.c and native/host.c.
         let set_techniques = unsafe {
             function::<extern "C" fn(u32, bool, bool, bool, u32)>(&self.image, "sim_set_techniques")?
         };
@@ -407,6 +415,18 @@ impl Policy {
             return Err(format!("the policy refuses task {name}: error {error}"));
         }
         Ok(task)
+    }
+
+    /// A task runs a vCPU of a VM (KVM's run function). The numbers name VM and vCPU, and are not 0. Nothing in a
+    /// guest scheduler.
+    pub fn runs_vcpu(&mut self, task: usize, vm: u64, vcpu: u64) {
+        let pointer = self.task(task);
+        // SAFETY: the type is that in native/host.c, and the pointer is that of a task.
+        if let Ok(runs) =
+            unsafe { function::<extern "C" fn(Task, u64, u64, u32)>(&self.image, "sim_runs_vcpu") }
+        {
+            self.with(0, |_| runs(pointer, vm, vcpu, vm as u32));
+        }
     }
 
     fn task(&mut self, task: usize) -> Task {

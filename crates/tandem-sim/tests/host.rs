@@ -1,0 +1,143 @@
+//! The host scheduler in a simulated host beneath simulated guests.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use tandem_sim::hardware::{Costs, Hardware};
+use tandem_sim::machine::state::State;
+use tandem_sim::machine::Machine;
+use tandem_sim::program::{Program, Step};
+use tandem_sim::random::Spread;
+use tandem_sim::scx::{Settings, Techniques};
+use tandem_sim::setup::{host, GroupSpec, KernelSpec, TaskSpec};
+
+const MS: u64 = 1_000_000;
+const S: u64 = 1000 * MS;
+const MOST: u64 = 100_000_000;
+/// `VM_APART` in `bpf/host/intf.h`.
+const APART: u32 = 1;
+
+/// A host with these pCPUs; `left_out`: what its VMs do without.
+fn machine(pcpus: usize, left_out: u32) -> Machine {
+    let hardware = Hardware { cores: pcpus, ..Hardware::default() };
+    let mut machine = host(hardware.clone(), Costs::default(), &KernelSpec::recent(), 1);
+    let techniques = Techniques { left_out, ..Techniques::default() };
+    machine
+        .attach(0, &Settings { of_the_host: true, techniques, ..Settings::of(hardware) })
+        .unwrap_or_else(|error| panic!("{error}"));
+    machine
+}
+
+/// A VM with CPU-bound tasks on all vCPUs, which may be anywhere. Returns the host's tasks of its vCPUs.
+fn busy_vm(m: &mut Machine, name: &str, vcpus: usize, group: usize) -> Vec<usize> {
+    vm(m, name, vcpus, group, &Program::hog(1000.0))
+}
+
+/// The same with another program.
+fn vm(m: &mut Machine, name: &str, vcpus: usize, group: usize, program: &Program) -> Vec<usize> {
+    let all: Vec<usize> = (0..m.hardware.cpus()).collect();
+    let layout = Hardware { cores: vcpus, ..Hardware::default() };
+    let world = m.add_guest(name, &KernelSpec::recent(), layout, &vec![all; vcpus], &[group]);
+    for cpu in 0..vcpus {
+        let hog = TaskSpec { cpus: Some(vec![cpu]), ..TaskSpec::new("hog", program.clone()) };
+        m.add_task(world, &hog, 1 + cpu as u64);
+    }
+    m.worlds[world].cpus.iter().filter_map(|cpu| cpu.vcpu).collect()
+}
+
+fn ran(m: &Machine, tasks: &[usize]) -> f64 {
+    tasks.iter().map(|task| m.tasks[*task].ran_ns as f64).sum()
+}
+
+#[test]
+fn vms_get_what_their_weights_say() {
+    let mut m = machine(2, 0);
+    let vms: Vec<Vec<usize>> = [(100, 1), (200, 2), (400, 4)]
+        .iter()
+        .map(|&(weight, vcpus)| {
+            let group = m.add_group(0, 0, &GroupSpec { weight, ..GroupSpec::default() });
+            busy_vm(&mut m, "vm", vcpus, group)
+        })
+        .collect();
+    m.run(20 * S, MOST).unwrap();
+    let all: f64 = vms.iter().map(|vm| ran(&m, vm)).sum();
+    for (vm, weight) in vms.iter().zip([1.0, 2.0, 4.0]) {
+        let part = ran(&m, vm) / all * 7.0 / weight;
+        assert!((part - 1.0).abs() < 0.03, "{part} of its part, weight {weight}");
+    }
+}
+
+#[test]
+fn a_vm_has_what_its_quota_says() {
+    let mut m = machine(2, 0);
+    let max = Some((50 * MS, 100 * MS));
+    let group = m.add_group(0, 0, &GroupSpec { max, ..GroupSpec::default() });
+    let vm = busy_vm(&mut m, "vm", 2, group);
+    m.run(10 * S, MOST).unwrap();
+    let part = ran(&m, &vm) / (10 * S) as f64 / 0.5;
+    assert!((part - 1.0).abs() < 0.03, "{part} of its quota");
+}
+
+/// Part of the time for which two siblings are on one pCPU while another would be as good: two VMs with as many vCPUs as there are pCPUs.
+fn stacked(left_out: u32) -> f64 {
+    let mut m = machine(4, left_out);
+    // They sleep for a fifth of the time, so that they are placed anew all the time.
+    let mut program = Program::hog(4000.0);
+    program.steps.push(Step::Sleep(Spread::Exponential { mean: 1000.0 }));
+    let vms = [vm(&mut m, "a", 4, 0, &program), vm(&mut m, "b", 4, 0, &program)];
+    m.run(2 * S, MOST).unwrap();
+    let (mut together, samples) = (0, 1000);
+    for i in 1..=samples {
+        m.run(2 * S + i * 5 * MS, MOST).unwrap();
+        let waits = |task: &&usize| matches!(m.tasks[**task].state, State::Running | State::Runnable);
+        let on = |tasks: &[usize], cpu: usize| {
+            tasks.iter().filter(waits).filter(|t| m.tasks[**t].cpu == cpu).count()
+        };
+        let all = |cpu: usize| vms.iter().map(|vm| on(vm, cpu)).sum::<usize>();
+        let as_good = |vm: &[usize], from: usize| (0..4).any(|to| on(vm, to) == 0 && all(to) < all(from));
+        let pairs = vms.iter().any(|vm| (0..4).any(|cpu| on(vm, cpu) > 1 && as_good(vm, cpu)));
+        together += u64::from(pairs);
+    }
+    together as f64 / samples as f64
+}
+
+#[test]
+fn siblings_are_kept_apart_while_another_pcpu_is_as_good() {
+    let (with, without) = (stacked(0), stacked(APART));
+    assert!(with <= 0.01, "{with} of all samples");
+    assert!(without > 0.05, "{without} of all samples without");
+}
+
+#[test]
+fn a_vm_that_sleeps_is_served_at_once_beside_one_that_computes() {
+    let mut m = machine(1, 0);
+    busy_vm(&mut m, "hog", 1, 0);
+    let layout = Hardware { cores: 1, ..Hardware::default() };
+    let world = m.add_guest("io", &KernelSpec::recent(), layout, &[vec![0]], &[0]);
+    let mut program = Program::hog(100.0);
+    program.steps.push(Step::Sleep(Spread::Exponential { mean: 10_000.0 }));
+    let task = m.add_task(world, &TaskSpec::new("io", program), 1);
+    m.run(10 * S, MOST).unwrap();
+    let vcpu = m.worlds[world].cpus[0].vcpu.unwrap();
+    let mean_wait_ms = m.tasks[vcpu].waited_ns as f64 / m.tasks[vcpu].switches as f64 / 1e6;
+    assert!(m.tasks[task].switches > 500, "{}", m.tasks[task].switches);
+    assert!(mean_wait_ms < 0.5, "waits for {mean_wait_ms} ms at a time");
+}
+
+/// Every vCPU of a VM with several weighs less than the VM, and its deadline is bounded: it must not stand still while the vCPU runs.
+#[test]
+fn a_vm_that_sleeps_is_served_at_once_beside_half_of_one_that_computes() {
+    let mut m = machine(2, 0);
+    let hogs = m.add_group(0, 0, &GroupSpec::default());
+    busy_vm(&mut m, "hog", 2, hogs);
+    let group = m.add_group(0, 0, &GroupSpec::default());
+    let layout = Hardware { cores: 1, ..Hardware::default() };
+    let world = m.add_guest("io", &KernelSpec::recent(), layout, &[vec![0, 1]], &[group]);
+    // As long as a slice: what it needs is no reason to serve it first.
+    let mut program = Program::hog(2000.0);
+    program.steps.push(Step::Sleep(Spread::Exponential { mean: 15_000.0 }));
+    let task = m.add_task(world, &TaskSpec::new("io", program), 1);
+    m.run(10 * S, MOST).unwrap();
+    let vcpu = m.worlds[world].cpus[0].vcpu.unwrap();
+    let mean_wait_ms = m.tasks[vcpu].waited_ns as f64 / m.tasks[vcpu].switches as f64 / 1e6;
+    assert!(m.tasks[task].switches > 300, "{}", m.tasks[task].switches);
+    assert!(mean_wait_ms < 0.5, "waits for {mean_wait_ms} ms at a time");
+}
