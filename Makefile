@@ -19,9 +19,10 @@ deps: ## Install what building and the lab need (apt)
 build: deps ## Build the static binaries
 	cargo build --release --locked --bins
 
-run: build ## Main job: before/after table from a guest on an overcommitted host
+run: build ## Main job: before/after tables from a guest on an overcommitted host, and from such a host
 	@mkdir -p $(TARGET)/tandem
 	$(TANDEM) lab run demo --json $(TARGET)/tandem/run.json
+	$(TANDEM) lab run demo-host --json $(TARGET)/tandem/run-host.json
 
 test: build ## All tests
 	@scripts/test.sh
@@ -40,11 +41,13 @@ bench: build ## Compare with other schedulers (built from the registry; SCX_CHEC
 	$(TANDEM) lab run bench --json $(TARGET)/tandem/bench.json
 	$(TANDEM) lab run bench-cost --json $(TARGET)/tandem/bench-cost.json
 
-soak: build ## Long: ten minutes of the torture that make test does for 25 seconds, and 100,000 interleavings of each kind
+soak: build ## Long: ten minutes of the torture that make test does for 25 seconds, 100,000 interleavings of each kind, 100 boots and kills of VMs
 	$(TANDEM) sim explore --runs 100000
 	@mkdir -p $(TARGET)/tandem
 	@sed 's/TORTURE_SECS:-25/TORTURE_SECS:-600/; s/^timeout_s = .*/timeout_s = 900/' experiments/test-torture.toml > $(TARGET)/tandem/soak.toml
 	$(TANDEM) lab run $(TARGET)/tandem/soak.toml
+	@sed 's/BOOTS:-6/BOOTS:-100/' experiments/test-host-boots.toml > $(TARGET)/tandem/soak-host.toml
+	$(TANDEM) lab run $(TARGET)/tandem/soak-host.toml
 
 paper: build ## The papers' experiments in the simulator: docs/RESULTS.md
 	$(TANDEM) sim results docs/RESULTS.md

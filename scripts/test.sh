@@ -34,7 +34,7 @@ lab() { # experiment arguments...
     esac
 }
 
-for experiment in test-load test-guest test-techniques test-faults test-reports test-away test-hotplug test-nested test-crowd test-probe test-torture; do
+for experiment in test-load test-guest test-techniques test-faults test-reports test-away test-hotplug test-nested test-host test-host-boots test-crowd test-probe test-torture; do
     lab "$experiment"
 done
 
@@ -48,10 +48,23 @@ nested_torture() {
     printf '\n[[vm]]\nname = "a"\npins = [1, 2]\nmemory_mib = 1024\nemulator_apart = true\n'
     printf '\n[[contention]]\nname = "half"\ncpus = [1, 2]\non_us = 6000\noff_us = 6000\nseed = 5\n'
 }
+# And on the host, beneath two guests that compute.
+host_torture() {
+    sed -e 's/^name = .*/name = "test-torture-host"/; s/^title = .*/title = "The same on a host, beneath two CPU-bound guests"/' \
+        -e 's/^mode = .*/mode = "nested"\nunder_test = "host"/; /^cpus = /d; s/tandem guest --stats/tandem host --stats/' \
+        -e 's/^others() .*/others() { kill -$1 $(pidof qemu); }/' experiments/test-torture.toml
+    for vm in a b; do
+        printf '\n[[vm]]\nname = "%s"\npins = [1, 2]\nfree = true\nlayout = "libvirt"\n' $vm
+        printf '\n[[background]]\nmachine = "%s"\nargv = ["tandem-kit", "spin", "--threads", "2", "--secs", "3600"]\n' $vm
+    done
+}
 nested=$(dirname "$log")/test-torture-nested.$$.toml
 nested_torture > "$nested"
-trap 'rm -f "$log" "$nested"' EXIT
+beneath=$(dirname "$log")/test-torture-host.$$.toml
+host_torture > "$beneath"
+trap 'rm -f "$log" "$nested" "$beneath"' EXIT
 lab "$nested"
+lab "$beneath"
 
 echo "== other kernels"
 if kernels=$("$bin/tandem" lab kernels); then

@@ -166,10 +166,25 @@ pub struct VmSpec {
     pub weight: Option<u32>,
     /// The emulator's other threads run on the host's CPU 0 (libvirt: `emulatorpin`), not on the vCPUs' CPUs.
     pub emulator_apart: bool,
+    /// Where its threads are among the cgroups; `None`: in the root, or, with a weight or limit, in a group of its own.
+    #[serde(default)]
+    pub layout: Option<CgroupLayout>,
+    /// Number of its network: it is 10.0.N.2, the host 10.0.N.1. `None`: it has no network card.
+    #[serde(default)]
+    pub network: Option<u8>,
     /// QEMU CPU model.
     pub cpu_model: String,
     /// Additional kernel parameters.
     pub kernel_args: String,
+}
+
+/// How a management system lays out a guest's cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CgroupLayout {
+    /// One scope with all threads: `qemu.slice/NAME.scope`.
+    Proxmox,
+    /// One group per vCPU and one for the emulator, in `machine.slice/machine-qemu-N-NAME.scope/libvirt`.
+    Libvirt,
 }
 
 /// The host's accounting of one vCPU thread.

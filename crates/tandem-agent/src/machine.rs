@@ -39,6 +39,11 @@ pub fn prepare() {
             other => println!("AGENT-WARNING insmod {path}: {other:?}"),
         }
     }
+    if let Some(address) = parameter("tandem.address") {
+        if let Err(error) = crate::vm::address("eth0", &address) {
+            println!("AGENT-WARNING {error}");
+        }
+    }
     if let Err(error) = sys::loopback_up() {
         println!("AGENT-WARNING loopback: {error}");
     }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tandem_agent::{signature, VcpuStat, VmSpec, PORT_NAME};
+use tandem_agent::{signature, CgroupLayout, VcpuStat, VmSpec, PORT_NAME};
 
 const CONSOLE_TAIL: i64 = 16 << 10;
 /// How often guests' consoles are read.
@@ -25,6 +25,9 @@ struct Vm {
     line: UnixStream,
     /// It was told to power off, so its connection may close.
     ending: Arc<AtomicBool>,
+    /// Its cgroup, in which it may not be yet.
+    group: String,
+    layout: Option<CgroupLayout>,
 }
 
 /// All guests by name.
@@ -64,12 +67,20 @@ impl Guests {
         pass_on(reader, Arc::clone(uplink), spec.name.clone(), Arc::clone(&ending));
         watch_console(spec.name.clone());
         let pid = qemu.id();
-        self.0.insert(spec.name.clone(), Vm { qemu, line, ending });
-        pin_vcpus(pid, spec, deadline)?;
+        let group = group_path(&spec.name, spec.layout);
+        self.0
+            .insert(spec.name.clone(), Vm { qemu, line, ending, group: group.clone(), layout: spec.layout });
+        wait_for_vcpus(pid, spec, deadline)?;
+        // Threads that are created later inherit their creator's group and affinity.
+        if spec.layout.is_some() || spec.weight.is_some() {
+            enter(&group, pid, spec.layout)?;
+        }
+        pin_vcpus(pid, spec)?;
+        if let Some(number) = spec.network {
+            address(&format!("tap{number}"), &format!("10.0.{number}.1"))?;
+        }
         match spec.weight {
-            Some(weight) => {
-                write_file(&format!("{}/cpu.weight", group_of(&spec.name, pid)?), &weight.to_string())
-            }
+            Some(weight) => write_file(&format!("{group}/cpu.weight"), &weight.to_string()),
             None => Ok(()),
         }
     }
@@ -117,8 +128,14 @@ impl Guests {
     /// it.
     pub fn cpu_max(&self, name: &str, vcpu: Option<usize>, value: &str) -> Result<(), String> {
         let vm = self.0.get(name).ok_or_else(|| format!("no guest {name:?}"))?;
-        let group = group_of(name, vm.qemu.id())?;
+        let (group, layout) = (&vm.group, vm.layout);
+        if layout.is_none() {
+            enter(group, vm.qemu.id(), None)?;
+        }
         let Some(vcpu) = vcpu else { return write_file(&format!("{group}/cpu.max"), value) };
+        if layout == Some(CgroupLayout::Libvirt) {
+            return write_file(&format!("{group}/libvirt/vcpu{vcpu}/cpu.max"), value);
+        }
         let (_, tid) = vcpu_threads(vm.qemu.id())
             .into_iter()
             .find(|(number, _)| *number == vcpu)
@@ -133,13 +150,48 @@ impl Guests {
     }
 }
 
-/// Puts a guest's process in a cgroup of its own. Returns the path.
-fn group_of(name: &str, pid: u32) -> Result<String, String> {
-    let group = format!("{CGROUP}/{name}");
-    write_file(&format!("{CGROUP}/cgroup.subtree_control"), "+cpu")?;
-    create_group(&group)?;
-    write_file(&format!("{group}/cgroup.procs"), &pid.to_string())?;
-    Ok(group)
+/// A guest's cgroup.
+fn group_path(name: &str, layout: Option<CgroupLayout>) -> String {
+    match layout {
+        None => format!("{CGROUP}/{name}"),
+        Some(CgroupLayout::Proxmox) => format!("{CGROUP}/qemu.slice/{name}.scope"),
+        // systemd's way to write `-` in a name.
+        Some(CgroupLayout::Libvirt) => {
+            format!("{CGROUP}/machine.slice/machine-qemu\\x2d1\\x2d{name}.scope")
+        }
+    }
+}
+
+/// Puts a guest's process into its cgroup, and with libvirt's layout its threads into groups below.
+fn enter(group: &str, pid: u32, layout: Option<CgroupLayout>) -> Result<(), String> {
+    let mut path = CGROUP.to_owned();
+    for part in group.trim_start_matches(CGROUP).split('/').filter(|part| !part.is_empty()) {
+        write_file(&format!("{path}/cgroup.subtree_control"), "+cpu")?;
+        path = format!("{path}/{part}");
+        create_group(&path)?;
+    }
+    if layout != Some(CgroupLayout::Libvirt) {
+        return write_file(&format!("{group}/cgroup.procs"), &pid.to_string());
+    }
+    write_file(&format!("{group}/cgroup.subtree_control"), "+cpu")?;
+    let domain = format!("{group}/libvirt");
+    create_group(&domain)?;
+    write_file(&format!("{domain}/cgroup.procs"), &pid.to_string())?;
+    let vcpus = vcpu_threads(pid);
+    let place = |name: &str, tids: &[i32]| -> Result<(), String> {
+        let below = format!("{domain}/{name}");
+        create_group(&below)?;
+        // Only threaded cgroups can divide the threads of one process.
+        write_file(&format!("{below}/cgroup.type"), "threaded")?;
+        tids.iter().try_for_each(|tid| write_file(&format!("{below}/cgroup.threads"), &tid.to_string()))
+    };
+    let others: Vec<i32> =
+        threads_of(pid).into_iter().filter(|tid| vcpus.iter().all(|(_, vcpu)| vcpu != tid)).collect();
+    place("emulator", &others)?;
+    for (number, tid) in vcpus {
+        place(&format!("vcpu{number}"), &[tid])?;
+    }
+    write_file(&format!("{domain}/cgroup.subtree_control"), "+cpu")
 }
 
 fn write_file(path: &str, text: &str) -> Result<(), String> {
@@ -181,8 +233,12 @@ fn qemu_command(spec: &VmSpec, socket: &str) -> Command {
         .args(["-serial", &format!("file:{}", console_path(&spec.name))])
         .args(["-kernel", "/lib/vmlinux", "-initrd", "/lib/guest.cpio", "-append"])
         .arg(format!(
-            "console=ttyS0 panic=-1 quiet rdinit=/init tandem.role={} tandem.modules=virtio_mmio {}",
-            spec.name, spec.kernel_args
+            "console=ttyS0 panic=-1 quiet rdinit=/init tandem.role={} tandem.modules=virtio_mmio{} {}",
+            spec.name,
+            spec.network.map_or_else(String::new, |number| format!(
+                ",failover,net_failover,virtio_net tandem.address=10.0.{number}.2"
+            )),
+            spec.kernel_args
         ))
         .args(["-device", "virtio-serial-device"])
         .args(["-chardev", &format!("socket,id=ctl,path={socket},server=on,wait=off")])
@@ -190,7 +246,22 @@ fn qemu_command(spec: &VmSpec, socket: &str) -> Command {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(errors);
+    if let Some(number) = spec.network {
+        command
+            .args(["-netdev", &format!("tap,id=net,ifname=tap{number},script=no,downscript=no,vhost=on")])
+            .args(["-device", "virtio-net-device,netdev=net"]);
+    }
     command
+}
+
+/// Gives a network interface its address.
+pub fn address(interface: &str, address: &str) -> Result<(), String> {
+    let mut command = Command::new("/bin/ifconfig");
+    let status = command.args([interface, address, "netmask", "255.255.255.0", "up"]).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        other => Err(format!("address {address} of {interface}: {other:?}")),
+    }
 }
 
 fn threads_of(pid: u32) -> Vec<i32> {
@@ -211,9 +282,7 @@ fn vcpu_threads(pid: u32) -> Vec<(usize, i32)> {
     threads
 }
 
-fn pin_vcpus(pid: u32, spec: &VmSpec, deadline: Instant) -> Result<(), String> {
-    // CPU 0 of the host is for its own work. Without `emulator_apart` the emulator's other threads share the guests'
-    // CPUs, as on most hosts: a device's timer then sometimes preempts a vCPU for half a millisecond.
+fn wait_for_vcpus(pid: u32, spec: &VmSpec, deadline: Instant) -> Result<(), String> {
     while vcpu_threads(pid).len() < spec.vcpus {
         if Instant::now() >= deadline {
             return Err(format!(
@@ -225,6 +294,12 @@ fn pin_vcpus(pid: u32, spec: &VmSpec, deadline: Instant) -> Result<(), String> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+    Ok(())
+}
+
+/// CPU 0 of the host is for its own work. Without `emulator_apart` the emulator's other threads share the guests'
+/// CPUs, as on most hosts: a device's timer then sometimes preempts a vCPU for half a millisecond.
+fn pin_vcpus(pid: u32, spec: &VmSpec) -> Result<(), String> {
     if spec.emulator_apart {
         for tid in threads_of(pid) {
             sys::pin(tid, &[0]).map_err(|error| format!("pinning the emulator to CPU 0: {error}"))?;

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::arguments;
 use crate::counted_work::{calibrate_roughly, work};
+use crate::histogram::Histogram;
 use crate::sys;
 
 /// Name of the subcommand that is one of the short processes.
@@ -51,15 +52,18 @@ pub fn run(args: &Args) -> Result<Value> {
         command.spawn().context("starting a process")
     };
     let began = Instant::now();
+    let mut life = Histogram::new();
     let (mut started, mut running) = (0, Vec::new());
     while started < args.count || !running.is_empty() {
         while started < args.count && running.len() < args.jobs as usize {
-            running.push(start()?);
+            running.push((sys::now_ns(), start()?));
             started += 1;
         }
         // Wait for the oldest: with processes of equal length it is nearly always the first to end.
-        let status = running.remove(0).wait().context("waiting for a process")?;
+        let (since_ns, mut child) = running.remove(0);
+        let status = child.wait().context("waiting for a process")?;
         ensure!(status.success(), "a process of the build failed: {status}");
+        life.record(sys::now_ns().saturating_sub(since_ns));
     }
     let seconds = began.elapsed().as_secs_f64();
     Ok(json!({
@@ -68,5 +72,6 @@ pub fn run(args: &Args) -> Result<Value> {
         "count": args.count,
         "seconds": seconds,
         "processes_per_s": f64::from(args.count) / seconds,
+        "life_us": life.summary_us(),
     }))
 }

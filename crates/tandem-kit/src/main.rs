@@ -11,6 +11,7 @@ mod build;
 mod calibrate;
 mod counted_work;
 mod crew;
+mod echo;
 mod gaps;
 mod histogram;
 mod hop;
@@ -47,6 +48,10 @@ enum Workload {
     Spin(spin::Args),
     /// Open-loop request server; latency from the intended arrival
     Requests(requests::Args),
+    /// Answers requests over UDP, after some work
+    EchoServer(echo::ServerArgs),
+    /// Requests over UDP; latency from the intended time
+    EchoClient(echo::ClientArgs),
     /// Threads that meet at a barrier after every round of work
     Barrier(barrier::Args),
     /// Stages that pass items on through short queues
@@ -86,6 +91,8 @@ fn main() -> ExitCode {
     let outcome = match cli.workload {
         Workload::Spin(args) => spin::run(&args),
         Workload::Requests(args) => requests::run(&args),
+        Workload::EchoServer(args) => echo::serve(&args),
+        Workload::EchoClient(args) => echo::ask(&args),
         Workload::Barrier(args) => barrier::run(&args),
         Workload::Pipeline(args) => pipeline::run(&args),
         Workload::Storm(args) => storm::run(&args),

@@ -83,6 +83,18 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "test-torture",
     "test-kernel",
     "test-observe",
+    "test-host",
+    "test-host-boots",
+    "demo-host",
+    "host-weights",
+    "host-quota",
+    "host-barrier",
+    "host-echo",
+    "host-start",
+    "host-yield",
+    "host-both",
+    "host-uncontended",
+    "host-validation",
 );
 
 /// Finds an experiment by name, or reads a file.

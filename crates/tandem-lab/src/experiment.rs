@@ -47,6 +47,9 @@ pub struct Experiment {
     /// Commands of arms other than `eevdf` and `tandem`.
     #[serde(default)]
     pub commands: BTreeMap<String, Vec<String>>,
+    /// Schedulers of other machines that an arm loads after its own, in order.
+    #[serde(default)]
+    pub also_load: BTreeMap<String, Vec<Also>>,
     /// Host CPUs; default: one more than the cores of this machine.
     pub cpus: Option<usize>,
     /// Possible CPUs of the host, those that are not present included; default: `cpus`, which it needs.
@@ -152,6 +155,24 @@ pub struct Vm {
     /// The emulator's other threads run on the host's CPU 0 (libvirt: `emulatorpin`), not on the vCPUs' CPUs.
     #[serde(default)]
     pub emulator_apart: bool,
+    /// Where its threads are among the host's cgroups; default: in the root, or, with a weight or limit, in a group of its own.
+    pub layout: Option<Layout>,
+    /// A network card (virtio, with vhost) on a link to the host: the n-th guest with one is 10.0.n.2, the host 10.0.n.1.
+    #[serde(default)]
+    pub network: bool,
+    /// KVM's paravirtual features that QEMU's named CPU models lack: unhalt, TLB flush, IPIs, yield.
+    #[serde(default)]
+    pub paravirtual: bool,
+}
+
+/// How a management system lays out a guest's cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// One scope with all threads: `qemu.slice/NAME.scope`.
+    Proxmox,
+    /// One group per vCPU and one for the emulator: `machine.slice/machine-qemu-N-NAME.scope/libvirt/{vcpuN,emulator}`.
+    Libvirt,
 }
 
 /// A limit by the host's `cpu.max`.
@@ -227,9 +248,14 @@ pub struct Background {
 pub struct Workload {
     /// Its name, unique.
     pub name: String,
+    /// Machine that it runs on; default: the one under test.
+    pub on: Option<String>,
     /// Program and arguments; or `script`.
     #[serde(default)]
     pub argv: Vec<String>,
+    /// Programs that run at the same time on other machines, and are measured, too.
+    #[serde(default)]
+    pub also: Vec<Also>,
     /// Text of a shell script.
     pub script: Option<String>,
     /// Names of the contention during it; default: all.
@@ -242,6 +268,16 @@ pub struct Workload {
     pub metrics: Vec<MetricSpec>,
 }
 
+/// A program on another machine: beside a workload, where it ends by itself, or the scheduler of an arm.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Also {
+    /// Guest, or `host`.
+    pub machine: String,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+}
+
 /// One figure of a workload.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -250,6 +286,8 @@ pub struct MetricSpec {
     pub name: String,
     /// Its path in the JSON, e.g. `latency_us.p95` or `threads.0.work`.
     pub path: String,
+    /// Whose output it is in: a machine of the workload's `also`; default: the workload's own.
+    pub machine: Option<String>,
     /// Unit.
     #[serde(default)]
     pub unit: String,
@@ -406,6 +444,7 @@ impl Experiment {
     /// # Errors
     /// An arm is unknown.
     pub fn with_arms(mut self, arms: Vec<String>) -> Result<Self, LabError> {
+        self.also_load.retain(|arm, _| arms.contains(arm));
         self.arms = arms;
         let origin = self.name.clone();
         self.check().map_err(|message| LabError::Experiment { origin, message })?;
@@ -423,7 +462,24 @@ impl Experiment {
         if let Some(command) = self.commands.get(arm) {
             return Some(command.clone());
         }
-        (arm == "tandem").then(|| ["tandem", "guest"].map(str::to_string).to_vec())
+        let side = if self.is_of_the_host() { "host" } else { "guest" };
+        (arm == "tandem").then(|| ["tandem", side].map(str::to_string).to_vec())
+    }
+
+    /// Is it the host beneath guests that is under test?
+    pub fn is_of_the_host(&self) -> bool {
+        self.mode == Mode::Nested && self.target() == SINGLE
+    }
+
+    /// Number of a guest's network; none: it has none.
+    pub fn network_of(&self, vm: &Vm) -> Option<u8> {
+        let before = self.vms.iter().take_while(|other| other.name != vm.name).filter(|other| other.network);
+        vm.network.then(|| u8::try_from(before.count() + 1).unwrap_or(u8::MAX))
+    }
+
+    /// Is there a machine of this name?
+    fn knows(&self, machine: &str) -> bool {
+        machine == SINGLE || self.vms.iter().any(|vm| vm.name == machine)
     }
 
     fn check(&self) -> Result<(), String> {
@@ -436,11 +492,24 @@ impl Experiment {
             );
         }
         for arm in &self.arms {
-            if arm != KERNEL_ARM && self.command(arm).is_none_or(|command| command.is_empty()) {
+            let elsewhere = self.also_load.contains_key(arm) && self.command(arm).is_none();
+            let none = self.command(arm).is_none_or(|command| command.is_empty());
+            if arm != KERNEL_ARM && none && !elsewhere {
                 return Err(format!(
                     "arm {arm:?} has no command: use \"eevdf\", \"tandem\" or add it to [commands]"
                 ));
             }
+        }
+        for (arm, also) in &self.also_load {
+            let wrong = also.iter().any(|also| !self.knows(&also.machine) || also.argv.is_empty());
+            if wrong || !self.arms.contains(arm) {
+                return Err(format!(
+                    "[also_load] of {arm:?}: needs an arm of that name, argv, and as machine \"host\" or a guest"
+                ));
+            }
+            // One kernel holds one scheduler.
+            let own = self.command(arm).map(|_| self.target().to_owned());
+            unique("[also_load] on machine", also.iter().map(|also| &also.machine).chain(&own))?;
         }
         unique("arm", self.arms.iter())?;
         unique("guest", self.vms.iter().map(|vm| &vm.name))?;
@@ -492,9 +561,7 @@ impl Experiment {
         self.check_contention()?;
         self.check_metrics()?;
         for background in &self.background {
-            let known =
-                background.machine == SINGLE || self.vms.iter().any(|vm| vm.name == background.machine);
-            if !known || background.argv.is_empty() {
+            if !self.knows(&background.machine) || background.argv.is_empty() {
                 return Err(format!(
                     "[[background]] of {:?}: needs argv, and as machine \"host\" or a guest",
                     background.machine
@@ -510,6 +577,24 @@ impl Experiment {
             return Err("functions: no workload has a script that could use them".into());
         }
         for workload in &self.workloads {
+            if let Some(on) = workload.on.as_ref().filter(|on| !self.knows(on)) {
+                return Err(format!("workload {}: on = {on:?}: no such machine", workload.name));
+            }
+            unique("also of machine", workload.also.iter().map(|also| &also.machine))?;
+            for also in &workload.also {
+                if !self.knows(&also.machine) || also.argv.is_empty() {
+                    return Err(format!(
+                        "workload {}: also: needs argv, and as machine \"host\" or a guest",
+                        workload.name
+                    ));
+                }
+            }
+            let named = |machine: &String| workload.also.iter().any(|also| also.machine == *machine);
+            if let Some(metric) =
+                workload.metrics.iter().find(|m| m.machine.as_ref().is_some_and(|machine| !named(machine)))
+            {
+                return Err(format!("metric {:?}: its machine is none of the workload's also", metric.name));
+            }
             if workload.argv.is_empty() == workload.script.is_none() {
                 return Err(format!("workload {}: give either argv or script", workload.name));
             }
@@ -539,7 +624,8 @@ impl Experiment {
     /// Is this program the command of an arm?
     pub fn uses(&self, program: &str) -> bool {
         let is = |argv: &Vec<String>| argv.first().is_some_and(|first| first == program);
-        self.arms.iter().filter_map(|arm| self.commands.get(arm)).any(is)
+        let also = self.also_load.values().flatten().map(|also| &also.argv);
+        self.arms.iter().filter_map(|arm| self.commands.get(arm)).chain(also).any(is)
     }
 
     fn check_sockets(&self) -> Result<(), String> {
@@ -672,6 +758,10 @@ metrics = [{ name = "work", path = "work_per_s", better = "higher" }]
             ("better = \"higher\"", "better = \"higher\", reduce = { time_to = { speed = 0.9, window_ms = 50, hold_ms = 5, of = \"it\" } }", "hold_ms from window_ms"),
             ("[[workload]]", "[host]\nbase_slice_us = 10\n[[workload]]", "from 100"),
             ("[[workload]]", "[[background]]\nmachine = \"b\"\nargv = [\"x\"]\n[[workload]]", "as machine"),
+            ("name = \"spin\"", "name = \"spin\"\non = \"b\"", "no such machine"),
+            ("[[vm]]", "[also_load]\nmine = [{ machine = \"a\", argv = [\"x\"] }]\n[[vm]]", "[also_load]"),
+            ("name = \"spin\"", "name = \"spin\"\nalso = [{ machine = \"a\", argv = [] }]", "needs argv"),
+            ("path = \"work_per_s\"", "path = \"work_per_s\", machine = \"host\"", "none of the workload's also"),
         ] {
             let error = Experiment::parse(&GOOD.replace(from, to), "file.toml").unwrap_err().to_string();
             assert!(error.starts_with("file.toml: ") && error.contains(cause), "{error}");
@@ -686,6 +776,25 @@ metrics = [{ name = "work", path = "work_per_s", better = "higher" }]
         let experiment = Experiment::parse(&text, "x").unwrap();
         let counts: Vec<_> = experiment.workloads.iter().map(|w| experiment.contention_of(w).len()).collect();
         assert_eq!(counts, [0, 1, 1]);
+    }
+
+    #[test]
+    fn networks_are_numbered_and_arms_may_load_schedulers_elsewhere() {
+        let more = "[[vm]]\nname = \"b\"\npins = [1]\nnetwork = true\n[[vm]]\nname = \"c\"\npins = [1]\nnetwork = true\n\
+                    [[also_load.both]]\nmachine = \"b\"\nargv = [\"scx_peer\"]\n[[vm]]";
+        let text = GOOD
+            .replacen("[[vm]]", more, 1)
+            .replace("arms = [\"eevdf\", \"tandem\"]", "arms = [\"eevdf\", \"both\"]");
+        let experiment = Experiment::parse(&text, "x").unwrap();
+        let networks: Vec<_> = experiment.vms.iter().map(|vm| experiment.network_of(vm)).collect();
+        assert_eq!(networks, [Some(1), Some(2), None]);
+        assert!(experiment.uses("scx_peer"));
+        assert!(experiment.with_arms(vec!["eevdf".into()]).unwrap().also_load.is_empty());
+        let twice = text.replace(
+            "argv = [\"scx_peer\"]",
+            "argv = [\"x\"]\n[[also_load.both]]\nmachine = \"b\"\nargv = [\"y\"]",
+        );
+        assert!(Experiment::parse(&twice, "x").unwrap_err().to_string().contains("appears twice"));
     }
 
     #[test]

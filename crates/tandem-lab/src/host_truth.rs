@@ -1,8 +1,38 @@
 //! Compares the estimates of a program in a guest with the host's accounting of the same time.
 
-use crate::contention::Delivered;
+use crate::contention::{Delivered, Truth};
 use crate::experiment::{AgainstHost, HostFigure};
-use crate::run::VcpuTime;
+use tandem_agent::VcpuStat;
+
+/// The host's accounting of a vCPU during one workload.
+#[derive(Clone)]
+pub(crate) struct VcpuTime {
+    pub(crate) arm: String,
+    pub(crate) workload: String,
+    pub(crate) vm: String,
+    pub(crate) vcpu: usize,
+    pub(crate) run_ms: f64,
+    pub(crate) run_delay_ms: f64,
+}
+
+/// Run time and run delay of every vCPU thread between two moments.
+pub(crate) fn vcpu_times(arm: &str, workload: &str, before: &Truth, after: &Truth) -> Vec<VcpuTime> {
+    let earlier = |v: &VcpuStat| before.vcpus.iter().find(|b| b.tid == v.tid);
+    let ms = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
+    after
+        .vcpus
+        .iter()
+        .filter_map(|v| earlier(v).map(|b| (b, v)))
+        .map(|(b, v)| VcpuTime {
+            arm: arm.to_string(),
+            workload: workload.to_string(),
+            vm: v.vm.clone(),
+            vcpu: v.vcpu,
+            run_ms: ms(b.run_ns, v.run_ns),
+            run_delay_ms: ms(b.run_delay_ns, v.run_delay_ns),
+        })
+        .collect()
+}
 
 /// The host's accounting of one guest during one workload.
 pub(crate) struct HostTruth<'a> {

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Raised whenever the content of base images changes.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 const BUSYBOX: &str = "/usr/bin/busybox";
 /// Commands that scripts of experiments may use.
 const APPLETS: &str = "[ awk basename cat chmod chrt cmp cp cut date dd dirname dmesg echo env expr false find free \
-    grep head id insmod kill killall ln ls lsmod mkdir mkfifo mount mv nice nproc pgrep pidof pkill ps pwd readlink \
+    grep head id ifconfig insmod kill killall ln ls lsmod mkdir mkfifo mount mv nice nproc pgrep pidof ping pkill ps pwd readlink \
     renice rm sed seq setsid sh sleep sort stat sync tail taskset tee test time timeout top touch tr true umount \
     uname uniq uptime usleep wc which xargs";
 const PROGRAMS: &[&str] = &[
@@ -33,8 +33,9 @@ const PROGRAMS: &[&str] = &[
 ];
 /// The smallest build of QEMU that can run a guest of the lab.
 const HOST_QEMU: &str = "usr/bin/qemu-system-x86_64-microvm";
-const HOST_MODULES: &[&str] = &["irqbypass", "kvm", "kvm-amd", "kvm-intel"];
-const GUEST_MODULES: &[&str] = &["virtio_mmio"];
+const HOST_MODULES: &[&str] =
+    &["irqbypass", "kvm", "kvm-amd", "kvm-intel", "tun", "tap", "vhost_iotlb", "vhost", "vhost_net"];
+const GUEST_MODULES: &[&str] = &["virtio_mmio", "failover", "net_failover", "virtio_net", "virtio_blk"];
 const FIRMWARE: &[&str] =
     &["qboot.rom", "bios-microvm.bin", "bios-256k.bin", "kvmvapic.bin", "linuxboot_dma.bin", "pvh.bin"];
 

@@ -21,6 +21,7 @@ mod rig;
 pub mod run;
 mod session;
 pub mod shell;
+mod sign;
 mod speed;
 mod sys;
 mod windows;

@@ -3,7 +3,7 @@
 use crate::fetch::{with_own_loader, Parts};
 use crate::link::Link;
 use crate::noise;
-use crate::rig::{self, Sign};
+use crate::sign::{sign, Sign};
 use crate::{sys, LabError};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -215,7 +215,7 @@ fn listen(output: std::process::ChildStdout, console: Arc<Mutex<Console>>) {
             let line = String::from_utf8_lossy(&bytes).trim_end().to_string();
             bytes.clear();
             let mut console = console.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(sign) = rig::sign(&line) {
+            if let Some(sign) = sign(&line) {
                 console.signs.push(sign);
                 console.first_trouble.get_or_insert_with(|| line.clone());
             }

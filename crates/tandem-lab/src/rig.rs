@@ -5,38 +5,20 @@
 //! scheduler in a guest cannot bring the host down. Any other trouble counts as the rig's only while no scheduler under
 //! test is loaded. With one loaded it counts against the scheduler until a control shows otherwise.
 
-use crate::experiment::Mode;
+use crate::experiment::{Experiment, Mode, SINGLE};
 use crate::machine::Accel;
-use tandem_agent::signature;
-
-/// What a line of a console means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sign {
-    /// The signature of the emulator's own fault.
-    Emulator,
-    /// The host's kernel, or the emulator that runs it, is in trouble.
-    Host,
-    /// A guest is in trouble.
-    Guest,
-}
-
-/// Classifies a line of the host's console, which repeats suspicious lines of its guests.
-pub fn sign(line: &str) -> Option<Sign> {
-    if signature::is_emulators(line) {
-        Some(Sign::Emulator)
-    } else if !signature::is_trouble(line) {
-        None
-    } else if line.contains(signature::GUEST_PREFIX) {
-        Some(Sign::Guest)
-    } else {
-        Some(Sign::Host)
-    }
-}
+use crate::sign::Sign;
 
 /// Is it the rig's failure? `signs` are in the order of their appearance: the first trouble causes the rest.
-pub fn is_rig_failure(signs: &[Sign], mode: Mode, scheduler_loaded: bool) -> bool {
-    let host_failed_first = mode == Mode::Nested && signs.first() == Some(&Sign::Host);
+pub fn is_rig_failure(signs: &[Sign], host_is_innocent: bool, scheduler_loaded: bool) -> bool {
+    let host_failed_first = host_is_innocent && signs.first() == Some(&Sign::Host);
     !scheduler_loaded || host_failed_first || signs.contains(&Sign::Emulator)
+}
+
+/// Is the host another machine than the one under test? A scheduler in a guest cannot bring it down.
+pub fn host_is_innocent(experiment: &Experiment) -> bool {
+    let loads_there = experiment.also_load.values().flatten().any(|also| also.machine == SINGLE);
+    experiment.mode == Mode::Nested && !experiment.is_of_the_host() && !loads_there
 }
 
 /// Do slices end by a timer in the machine under test?
@@ -52,7 +34,7 @@ pub fn has_slice_timers(mode: Mode, accel: Accel) -> bool {
 }
 
 /// Memory that a guest's kernel takes for itself, MiB.
-const KERNELS_OWN_MIB: u32 = 96;
+const KERNELS_OWN_MIB: u32 = 128;
 
 /// Minimum memory of a guest with an image of this size: it holds the image packed and unpacked, and the kernel.
 pub fn least_memory_mib(image_bytes: u64) -> u32 {
@@ -60,10 +42,21 @@ pub fn least_memory_mib(image_bytes: u64) -> u32 {
     image_mib.saturating_mul(2).saturating_add(KERNELS_OWN_MIB)
 }
 
-/// A scheduler's command with the options that this rig needs.
-pub fn bearable(mut command: Vec<String>, mode: Mode, accel: Accel) -> Vec<String> {
+/// A command of the scheduler under test with the options that this rig needs.
+pub fn bearable(command: Vec<String>, experiment: &Experiment, accel: Accel) -> Vec<String> {
+    bearable_on(command, experiment.target(), experiment, accel)
+}
+
+/// The same of a scheduler on another machine.
+pub fn bearable_on(
+    mut command: Vec<String>,
+    machine: &str,
+    experiment: &Experiment,
+    accel: Accel,
+) -> Vec<String> {
     let ours = command.starts_with(&["tandem".to_string(), "guest".to_string()]);
-    if ours && !has_slice_timers(mode, accel) {
+    let in_a_guest = experiment.mode == Mode::Nested && machine != SINGLE;
+    if ours && in_a_guest && !has_slice_timers(experiment.mode, accel) {
         command.push("--no-slice-timers".into());
     }
     command
@@ -73,38 +66,43 @@ pub fn bearable(mut command: Vec<String>, mode: Mode, accel: Accel) -> Vec<Strin
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_guests_of_an_emulated_host_go_without_timers() {
-        let command = || ["tandem", "guest"].map(str::to_string).to_vec();
-        assert_eq!(bearable(command(), Mode::Nested, Accel::Tcg).len(), 3);
-        assert_eq!(bearable(command(), Mode::Nested, Accel::Kvm), command());
-        assert_eq!(bearable(command(), Mode::Single, Accel::Tcg), command());
-        let other = || vec!["scx_other".to_string()];
-        assert_eq!(bearable(other(), Mode::Nested, Accel::Tcg), other());
+    fn experiment(mode: &str, machines: &str) -> Experiment {
+        let text = format!(
+            "name='x'\ntitle='t'\nmode='{mode}'\narms=['eevdf']\n{machines}\n[[workload]]\nname='w'\nscript='true'\n"
+        );
+        Experiment::parse(&text, "x").unwrap()
     }
 
     #[test]
-    fn lines_are_told_apart() {
-        assert_eq!(sign("GUEST a: [  1.2] Oops: int3: 0000 [#1] SMP"), Some(Sign::Emulator));
-        assert_eq!(sign("[ 9.1] watchdog: BUG: soft lockup - CPU#1 stuck for 22s!"), Some(Sign::Host));
-        assert_eq!(sign("GUEST a: [ 9.1] Kernel panic - not syncing"), Some(Sign::Guest));
-        assert_eq!(sign("[ 1.0] sched_ext: BPF scheduler \"tandem\" enabled"), None);
+    fn only_guests_of_an_emulated_host_go_without_timers() {
+        let command = || ["tandem", "guest"].map(str::to_string).to_vec();
+        let guest = experiment("nested", "[[vm]]\nname='a'\npins=[1]");
+        let host = experiment("nested", "under_test='host'\n[[vm]]\nname='a'\npins=[1]");
+        let single = experiment("single", "");
+        assert_eq!(bearable(command(), &guest, Accel::Tcg).len(), 3);
+        assert_eq!(bearable(command(), &guest, Accel::Kvm), command());
+        assert_eq!(bearable(command(), &host, Accel::Tcg), command());
+        assert_eq!(bearable(command(), &single, Accel::Tcg), command());
+        let other = || vec!["scx_other".to_string()];
+        assert_eq!(bearable(other(), &guest, Accel::Tcg), other());
+        assert!(host_is_innocent(&guest) && !host_is_innocent(&host) && !host_is_innocent(&single));
+        assert_eq!(host.command("tandem").unwrap(), ["tandem", "host"]);
     }
 
     #[test]
     fn trouble_with_our_scheduler_loaded_is_ours() {
-        assert!(is_rig_failure(&[Sign::Guest], Mode::Nested, false));
-        assert!(!is_rig_failure(&[Sign::Guest], Mode::Nested, true));
-        assert!(is_rig_failure(&[Sign::Guest, Sign::Emulator], Mode::Nested, true));
-        assert!(!is_rig_failure(&[], Mode::Nested, true));
-        assert!(is_rig_failure(&[], Mode::Single, false));
+        assert!(is_rig_failure(&[Sign::Guest], true, false));
+        assert!(!is_rig_failure(&[Sign::Guest], true, true));
+        assert!(is_rig_failure(&[Sign::Guest, Sign::Emulator], true, true));
+        assert!(!is_rig_failure(&[], true, true));
+        assert!(is_rig_failure(&[], false, false));
     }
 
     #[test]
     fn a_guests_scheduler_is_not_blamed_for_its_host() {
-        assert!(is_rig_failure(&[Sign::Host], Mode::Nested, true));
-        assert!(!is_rig_failure(&[Sign::Guest, Sign::Host], Mode::Nested, true));
+        assert!(is_rig_failure(&[Sign::Host], true, true));
+        assert!(!is_rig_failure(&[Sign::Guest, Sign::Host], true, true));
         // Here the scheduler runs on the host itself.
-        assert!(!is_rig_failure(&[Sign::Host], Mode::Single, true));
+        assert!(!is_rig_failure(&[Sign::Host], false, true));
     }
 }

@@ -1,20 +1,19 @@
 //! Runs an experiment: boots, repeats every arm in turn (ABBA), collects the samples, and decides the verdict.
 
-use crate::contention::{self, Delivered, Truth};
+use crate::contention::{self, Delivered};
 use crate::experiment::{Background, Experiment, Mode, Workload, KERNEL_ARM};
-use crate::host_truth::HostTruth;
+use crate::host_truth::{vcpu_times, HostTruth, VcpuTime};
 use crate::lock::MachineLock;
 use crate::machine::Accel;
 use crate::progress::Progress;
-use crate::rig::Sign;
 use crate::session::{last_words, Session};
+use crate::sign::Sign;
 use crate::speed::Speed;
 use crate::{cache, fetch, image, kernels, noise, rig, windows, LabError};
 use serde_json::{json, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::time::{Duration, Instant};
-use tandem_agent::VcpuStat;
 use tandem_result::{Better, Evidence, ExperimentResult, RunVerdict};
 
 /// The run is given up after this many rig failures in a row.
@@ -45,17 +44,6 @@ pub struct RunOptions {
     pub verbose: bool,
     /// Boot another kernel than the newest: a series such as 6.18. Only without guests.
     pub kernel: Option<String>,
-}
-
-/// The host's accounting of a vCPU during one workload.
-#[derive(Clone)]
-pub(crate) struct VcpuTime {
-    pub(crate) arm: String,
-    pub(crate) workload: String,
-    pub(crate) vm: String,
-    pub(crate) vcpu: usize,
-    pub(crate) run_ms: f64,
-    pub(crate) run_delay_ms: f64,
 }
 
 /// Everything measured in one attempt.
@@ -164,7 +152,7 @@ impl Rig {
             Session::boot(&self.parts, &self.images, work.path(), &self.experiment, self.accel, progress)?;
         measured.boot_s = booting.elapsed().as_secs_f64();
         let outcome = measure(&mut session, &self.experiment, self.accel, &mut measured, progress);
-        conclude(session, outcome, self.experiment.mode, self.verbose)?;
+        conclude(session, outcome, &self.experiment, self.verbose)?;
         Ok(measured)
     }
 }
@@ -198,7 +186,7 @@ const LAST_WORDS: Duration = Duration::from_secs(12);
 fn conclude(
     session: Session,
     outcome: Result<(), LabError>,
-    mode: Mode,
+    experiment: &Experiment,
     verbose: bool,
 ) -> Result<(), LabError> {
     let loaded = session.scheduler_loaded;
@@ -213,7 +201,7 @@ fn conclude(
     match outcome {
         Ok(()) => session.end(),
         Err(LabError::Rig(reason) | LabError::Agent { message: reason, .. }) => {
-            let ours = !rig::is_rig_failure(&signs, mode, loaded);
+            let ours = !rig::is_rig_failure(&signs, rig::host_is_innocent(experiment), loaded);
             // Rig failures are common and retried, so their consoles are not shown.
             if verbose || ours {
                 eprintln!("--- console of the host\n{}\n---", session.machine.tail());
@@ -294,11 +282,21 @@ fn measure(
     for rep in 0..experiment.reps {
         for arm in order(&experiment.arms, rep) {
             let at = format!("rep {}/{} {arm}", rep + 1, experiment.reps);
+            let mut loaded = Vec::new();
             if let Some(command) = experiment.command(arm).filter(|_| arm != KERNEL_ARM) {
                 progress.step(&format!("{at}: loading"));
-                let command = rig::bearable(command, experiment.mode, accel);
-                session.load(&command)?;
-                measured.commands.insert(arm.clone(), command.join(" "));
+                let command = rig::bearable(command, experiment, accel);
+                session.load(None, &command)?;
+                loaded.push(command.join(" "));
+            }
+            for also in experiment.also_load.get(arm).into_iter().flatten() {
+                progress.step(&format!("{at}: loading on {}", also.machine));
+                let command = rig::bearable_on(also.argv.clone(), &also.machine, experiment, accel);
+                session.load(Some(&also.machine), &command)?;
+                loaded.push(format!("on {}: {}", also.machine, command.join(" ")));
+            }
+            if !loaded.is_empty() {
+                measured.commands.insert(arm.clone(), loaded.join("; "));
             }
             for _ in 0..experiment.rounds {
                 for workload in &experiment.workloads {
@@ -338,31 +336,40 @@ fn run_workload(
     }
     let before = contention::truth(&mut session.machine.link)?;
     session.scheduler_loaded |= experiment.loads_scheduler;
-    let output = session.exec(&argv, Duration::from_secs_f64(workload.timeout_s))?;
+    let limit = Duration::from_secs_f64(workload.timeout_s);
+    let deadline = Instant::now() + limit;
+    let mut also = Vec::new();
+    for program in &workload.also {
+        also.push((program.machine.as_str(), session.spawn(&program.machine, &program.argv)?));
+    }
+    let output = session.exec_on(workload.on.as_deref(), &argv, limit)?;
+    let mut outputs = vec![(None, output)];
+    for (machine, handle) in also {
+        outputs.push((Some(machine), session.ended(machine, handle, deadline)?));
+    }
     let after = contention::truth(&mut session.machine.link)?;
     for (machine, handle) in beside {
         session.stop(machine, handle)?;
     }
     let delivered = session.contenders.delivered(experiment, &before, &after);
     let times = vcpu_times(arm, &workload.name, &before, &after);
-    let host = HostTruth::new(experiment.target(), &times, &delivered);
     measured.delivered.extend(delivered.iter().map(|d| (arm.to_string(), workload.name.clone(), d.clone())));
     measured.vcpu_times.extend(times.iter().cloned());
-    if output.status != 0 || output.timed_out {
-        return Err(LabError::UnderTest(format!(
-            "{} under {arm}: {}",
-            workload.name,
-            last_words(Some(&output))
-        )));
-    }
-    if workload.metrics.is_empty() {
-        return Ok(());
-    }
     let bad = |what: String| LabError::UnderTest(format!("{} under {arm}: {what}", workload.name));
-    let line = output.stdout.trim().lines().last().unwrap_or_default();
-    let value: Value =
-        serde_json::from_str(line).map_err(|_| bad(format!("last line is not JSON: {line:.80}")))?;
+    let on = |machine: Option<&str>| machine.map_or_else(String::new, |machine| format!("on {machine}: "));
+    if let Some((machine, output)) = outputs.iter().find(|(_, o)| o.status != 0 || o.timed_out) {
+        return Err(bad(on(*machine) + &last_words(Some(output))));
+    }
     for metric in &workload.metrics {
+        let machine = metric.machine.as_deref().or(workload.on.as_deref()).unwrap_or(experiment.target());
+        let line = outputs
+            .iter()
+            .find(|(machine, _)| *machine == metric.machine.as_deref())
+            .and_then(|(_, output)| output.stdout.trim().lines().last())
+            .unwrap_or_default();
+        let value: Value = serde_json::from_str(line).map_err(|_| {
+            bad(format!("{}last line is not JSON: {line:.80}", on(metric.machine.as_deref())))
+        })?;
         let found =
             lookup(&value, &metric.path).ok_or_else(|| bad(format!("no {} in its output", metric.path)))?;
         let key = (metric.name.clone(), arm.to_string());
@@ -371,9 +378,11 @@ fn run_workload(
                 let sample =
                     number.as_f64().ok_or_else(|| bad(format!("{} is not a number", metric.path)))?;
                 let sample = match metric.against_host {
-                    Some(against) => host.error_of(sample, against).ok_or_else(|| {
-                        bad(format!("{}: the host knows nothing of vCPU {}", metric.path, against.vcpu))
-                    })?,
+                    Some(against) => HostTruth::new(machine, &times, &delivered)
+                        .error_of(sample, against)
+                        .ok_or_else(|| {
+                            bad(format!("{}: the host knows nothing of vCPU {}", metric.path, against.vcpu))
+                        })?,
                     None => sample,
                 };
                 measured.samples.entry(key).or_default().push(sample);
@@ -386,25 +395,6 @@ fn run_workload(
         }
     }
     Ok(())
-}
-
-/// Run time and run delay of every vCPU thread between two moments.
-fn vcpu_times(arm: &str, workload: &str, before: &Truth, after: &Truth) -> Vec<VcpuTime> {
-    let earlier = |v: &VcpuStat| before.vcpus.iter().find(|b| b.tid == v.tid);
-    let ms = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
-    after
-        .vcpus
-        .iter()
-        .filter_map(|v| earlier(v).map(|b| (b, v)))
-        .map(|(b, v)| VcpuTime {
-            arm: arm.to_string(),
-            workload: workload.to_string(),
-            vm: v.vm.clone(),
-            vcpu: v.vcpu,
-            run_ms: ms(b.run_ns, v.run_ns),
-            run_delay_ms: ms(b.run_delay_ns, v.run_delay_ns),
-        })
-        .collect()
 }
 
 /// Follows a path such as `threads.0.work`.
@@ -438,7 +428,7 @@ fn new_result(experiment: &Experiment, parts: &fetch::Parts, accel: Accel) -> Ex
         ("kernel", json!(parts.kernel_release)),
         ("qemu", json!(parts.qemu_version)),
         ("accel", json!(accel.name())),
-        ("slice_timers", json!(rig::has_slice_timers(experiment.mode, accel))),
+        ("slice_timers", json!(experiment.is_of_the_host() || rig::has_slice_timers(experiment.mode, accel))),
         ("cpus", json!(cores)),
         ("date", json!(today())),
     ] {

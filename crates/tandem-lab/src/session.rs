@@ -1,7 +1,7 @@
 //! One boot: the host, its guests, the scheduler under test, and the competitors.
 
 use crate::contention::Contenders;
-use crate::experiment::{hrtick_command, Experiment, Mode};
+use crate::experiment::{hrtick_command, Experiment, Layout, Mode};
 use crate::fetch::Parts;
 use crate::image::{self, Images};
 use crate::machine::{Accel, Machine, Size};
@@ -11,17 +11,25 @@ use crate::speed::{self, Speed};
 use crate::LabError;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tandem_agent::{Facts, Op, Output, VmSpec, SELF};
+use tandem_agent::{CgroupLayout, Facts, Op, Output, VmSpec, SELF};
 
 /// CPU model of guests. Without a TSC deadline timer a guest stays on jiffies, and a sleep of 1 ms takes 4.
 const GUEST_CPU_TCG: &str = "Nehalem,+arat,+tsc-deadline";
 const GUEST_CPU_KVM: &str = "host";
+/// Features of KVM that QEMU's named models lack. They need the x2APIC, which those have.
+const PARAVIRTUAL: &str =
+    ",+kvm-pv-unhalt,+kvm-pv-tlb-flush,+kvm-pv-ipi,+kvm-pv-sched-yield,+kvm-asyncpf-int,+kvm-poll-control";
+/// Of the host, for guests with a network card.
+const NETWORK_MODULES: [&str; 5] = ["tun", "tap", "vhost_iotlb", "vhost", "vhost_net"];
 const SHORT: Duration = Duration::from_secs(20);
 /// Time for loading a scheduler. The verifier checks every BPF program: half a minute in a guest that gets half of an
 /// emulated CPU, and several times that on a busy machine.
 const LOADING: Duration = Duration::from_secs(240);
 const GUEST_BOOT: Duration = Duration::from_secs(90);
 const SIGTERM: i32 = 15;
+const SIGKILL: i32 = 9;
+/// How often it is asked whether a program has ended.
+const POLL: Duration = Duration::from_millis(100);
 
 /// A booted experiment.
 pub struct Session {
@@ -35,7 +43,8 @@ pub struct Session {
     pub scheduler_loaded: bool,
     /// Competitors on the host's CPUs.
     pub contenders: Contenders,
-    scheduler: Option<u64>,
+    /// Schedulers that are loaded: machine and handle.
+    schedulers: Vec<(String, u64)>,
     target: String,
     guests: Vec<String>,
 }
@@ -67,6 +76,9 @@ impl Session {
         if let Some(command) = experiment.host.command() {
             shell(&mut machine, SELF, &command)?;
         }
+        for module in NETWORK_MODULES.iter().filter(|_| experiment.vms.iter().any(|vm| vm.network)) {
+            insert_module(&mut machine, module)?;
+        }
         let mut guests = Vec::new();
         if experiment.mode == Mode::Nested {
             if insert_module(&mut machine, "kvm-amd").is_err() {
@@ -81,7 +93,12 @@ impl Session {
                     pins: vm.pins.clone(),
                     free: vm.free,
                     weight: vm.weight,
-                    cpu_model: if accel == Accel::Kvm { GUEST_CPU_KVM } else { GUEST_CPU_TCG }.into(),
+                    network: experiment.network_of(vm),
+                    layout: vm.layout.map(|layout| match layout {
+                        Layout::Proxmox => CgroupLayout::Proxmox,
+                        Layout::Libvirt => CgroupLayout::Libvirt,
+                    }),
+                    cpu_model: cpu_model(accel, vm.paravirtual),
                     kernel_args: vm.kernel_args.clone(),
                     emulator_apart: vm.emulator_apart,
                 };
@@ -123,7 +140,7 @@ impl Session {
             speed,
             scheduler_loaded: false,
             contenders: Contenders::default(),
-            scheduler: None,
+            schedulers: Vec::new(),
             target: experiment.target().to_string(),
             guests,
         };
@@ -143,21 +160,23 @@ impl Session {
         Ok(session)
     }
 
-    /// Starts an arm's scheduler and waits until the kernel has enabled it.
-    pub fn load(&mut self, command: &[String]) -> Result<(), LabError> {
-        let target = self.target.clone();
-        let handle: u64 = self.machine.link.ask_for(&target, Op::Spawn { argv: command.to_vec() }, SHORT)?;
-        self.scheduler = Some(handle);
+    /// Starts a scheduler on a machine (none: the one under test), and waits until the kernel has enabled it.
+    pub fn load(&mut self, machine: Option<&str>, command: &[String]) -> Result<(), LabError> {
+        let machine = machine.unwrap_or(&self.target).to_owned();
+        let op = Op::Spawn { argv: command.to_vec() };
+        let handle: u64 = self.machine.link.ask_for(&machine, op, SHORT)?;
+        self.schedulers.push((machine.clone(), handle));
         // From here on trouble counts against the scheduler: enabling it is part of the test.
         self.scheduler_loaded = true;
         let deadline = Instant::now() + LOADING;
-        while self.scheduler_state()? != "enabled" {
-            let running: bool = self.machine.link.ask_for(&target, Op::Running { handle }, SHORT)?;
+        while self.scheduler_state(&machine)? != "enabled" {
+            let running: bool = self.machine.link.ask_for(&machine, Op::Running { handle }, SHORT)?;
             if !running || Instant::now() >= deadline {
-                let output = self.stop_scheduler()?;
+                self.schedulers.pop();
+                let output = self.stop_scheduler(&machine, handle)?;
                 return Err(LabError::UnderTest(format!(
-                    "the scheduler was not enabled: {}",
-                    last_words(output.as_ref())
+                    "the scheduler was not enabled on {machine}: {}",
+                    last_words(Some(&output))
                 )));
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -165,41 +184,51 @@ impl Session {
         Ok(())
     }
 
-    /// The sched_ext state of the machine under test.
-    pub fn scheduler_state(&mut self) -> Result<String, LabError> {
-        let target = self.target.clone();
+    /// The sched_ext state of a machine.
+    fn scheduler_state(&mut self, machine: &str) -> Result<String, LabError> {
         let op = Op::Read { path: "/sys/kernel/sched_ext/state".into() };
-        let text: String = self.machine.link.ask_for(&target, op, SHORT)?;
+        let text: String = self.machine.link.ask_for(machine, op, SHORT)?;
         Ok(text.trim().to_string())
     }
 
-    /// Ends the scheduler, checks that it was enabled until now, and returns its output.
+    /// Ends all schedulers, the last one first, checks that each was enabled until now, and returns their output.
     pub fn unload(&mut self) -> Result<Option<Output>, LabError> {
-        let Some(_) = self.scheduler else { return Ok(None) };
-        let state = self.scheduler_state()?;
-        let output = self.stop_scheduler()?;
-        if state != "enabled" {
-            return Err(LabError::UnderTest(format!(
-                "the scheduler did not last (state {state}): {}",
-                last_words(output.as_ref())
-            )));
+        if self.schedulers.is_empty() {
+            return Ok(None);
         }
-        let deadline = Instant::now() + SHORT;
-        while self.scheduler_state()? != "disabled" {
-            if Instant::now() >= deadline {
-                return Err(LabError::UnderTest("the scheduler did not unload within 20 s".into()));
+        let mut all: Option<Output> = None;
+        while let Some((machine, handle)) = self.schedulers.pop() {
+            let state = self.scheduler_state(&machine)?;
+            let output = self.stop_scheduler(&machine, handle)?;
+            if state != "enabled" {
+                return Err(LabError::UnderTest(format!(
+                    "the scheduler on {machine} did not last (state {state}): {}",
+                    last_words(Some(&output))
+                )));
             }
-            std::thread::sleep(Duration::from_millis(50));
+            let deadline = Instant::now() + SHORT;
+            while self.scheduler_state(&machine)? != "disabled" {
+                if Instant::now() >= deadline {
+                    let reason = format!("the scheduler on {machine} did not unload within 20 s");
+                    return Err(LabError::UnderTest(reason));
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            match &mut all {
+                Some(all) => {
+                    all.stdout += &format!("--- on {machine}\n{}", output.stdout);
+                    all.stderr += &format!("--- on {machine}\n{}", output.stderr);
+                }
+                None => all = Some(output),
+            }
         }
         self.scheduler_loaded = false;
-        Ok(output)
+        Ok(all)
     }
 
-    fn stop_scheduler(&mut self) -> Result<Option<Output>, LabError> {
-        let Some(handle) = self.scheduler.take() else { return Ok(None) };
-        let target = self.target.clone();
+    fn stop_scheduler(&mut self, machine: &str, handle: u64) -> Result<Output, LabError> {
         let op = Op::Stop { handle, signal: SIGTERM, timeout_s: 15.0 };
-        self.machine.link.ask_for(&target, op, SHORT * 2).map(Some)
+        self.machine.link.ask_for(machine, op, SHORT * 2)
     }
 
     /// Starts a program beside the workloads.
@@ -213,10 +242,29 @@ impl Session {
         self.machine.link.ask(machine, op, SHORT).map(|_| ())
     }
 
-    /// Runs a program on the machine under test.
-    pub fn exec(&mut self, argv: &[String], timeout: Duration) -> Result<Output, LabError> {
-        let target = self.target.clone();
+    /// Runs a program on a machine; none: the one under test.
+    pub fn exec_on(
+        &mut self,
+        machine: Option<&str>,
+        argv: &[String],
+        timeout: Duration,
+    ) -> Result<Output, LabError> {
+        let target = machine.unwrap_or(&self.target).to_owned();
         self.machine.link.exec(&target, argv, timeout)
+    }
+
+    /// Waits for the end of a program that was started with [`Session::spawn`]; at the deadline it is killed.
+    pub fn ended(&mut self, machine: &str, handle: u64, deadline: Instant) -> Result<Output, LabError> {
+        loop {
+            let running: bool = self.machine.link.ask_for(machine, Op::Running { handle }, SHORT)?;
+            if !running || Instant::now() >= deadline {
+                let op = Op::Stop { handle, signal: SIGKILL, timeout_s: 10.0 };
+                let mut output: Output = self.machine.link.ask_for(machine, op, SHORT)?;
+                output.timed_out |= running;
+                return Ok(output);
+            }
+            std::thread::sleep(POLL);
+        }
     }
 
     /// Shuts everything down, guests first. A machine that does not respond is a rig failure.
@@ -235,6 +283,12 @@ impl Session {
         }
         self.machine.power_off()
     }
+}
+
+/// CPU model of a guest.
+fn cpu_model(accel: Accel, paravirtual: bool) -> String {
+    let model = if accel == Accel::Kvm { GUEST_CPU_KVM } else { GUEST_CPU_TCG };
+    format!("{model}{}", if paravirtual { PARAVIRTUAL } else { "" })
 }
 
 /// Runs a setup command; its failure is a rig failure.
