@@ -162,9 +162,10 @@ COLD int set_quota(u32 group, u64 quota_ns, u64 period_ns, u64 burst_ns)
 	g->period_start_ns = k_now();
 	g->pool_ns = quota_ns;
 	g->quota_ns = quota_ns;
+	/* In this order: what was noted under the old set is never believed under the new one. */
+	__sync_fetch_and_add(&limits_generation, 1);
 	if (had != (quota_ns != 0))
 		__sync_fetch_and_add(&nr_limits, had ? -1 : 1);
-	__sync_fetch_and_add(&limits_generation, 1);
 	return 0;
 }
 

@@ -231,7 +231,7 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 	admit(t, limit);
 	if (k_waiting(throttle_queue_of(limit)) > MANY_THROTTLED) {
 		t->request_ns = min_u64(t->request_ns, TANDEM_REQUEST_MIN_NS);
-		t->deadline = t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
+		set_deadline(t, t->request_ns);
 	}
 	verdict = other && overdue ? UNPAID : GO;
 	own->move_slice_ns = t->request_ns;

@@ -78,12 +78,13 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 
 /*
  * Does a task that begins to wait in this queue wait behind one that runs alone, and will not sleep soon? The slice of such a one has no
- * end, and what is left of its request would last until the next tick.
+ * end, and what is left of its request would last until the next tick. Not if the one that begins to wait has run here until now: then
+ * another one is about to run, and ends its own slice.
  */
-static __always_inline bool waits_for_endless(const struct task_state *t, const struct cpu_state *c, u64 now)
+static __always_inline bool waits_for_endless(const struct task_struct *p, const struct task_state *t, const struct cpu_state *c, u64 now)
 {
-	return slice_timers_enabled && !is_idle(c) && !c->run_until_ns && t->class == c->curr_class &&
-	       curr_burst(c, now) >= long_burst_ns(c->base_request_ns);
+	return slice_timers_enabled && c->curr_charged_at_ns && !c->run_until_ns && t->class == c->curr_class &&
+	       curr_burst(c, now) >= long_burst_ns(c->base_request_ns) && (k_is_pinned(p) || !k_any_idle());
 }
 
 void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
@@ -134,7 +135,7 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	put_in_order(p, t, c, cpu, now, enq_flags);
-	if (preempts || waits_for_endless(t, c, now))
+	if (preempts || waits_for_endless(p, t, c, now))
 		k_kick_preempt(cpu);
 }
 
@@ -149,6 +150,8 @@ static __always_inline bool keep(struct task_struct *prev, struct task_state *t,
 		return false;
 	if (t->class == CLASS_BEST_EFFORT && waiting_normal(cpu, c))
 		return false;
+	if (request_done(t))
+		new_request(prev, t, c);
 	return is_first(prev, t, c, cpu);
 }
 

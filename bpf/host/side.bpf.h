@@ -81,7 +81,7 @@ static __always_inline u64 side_request_ns(const struct task_struct *p, const st
 
 static __always_inline u64 side_slice_ns(const struct task_state *t, const struct cpu_state *c)
 {
-	return t->base_ns == OTHER_DEADLINE_NS ? c->base_request_ns : t->base_ns;
+	return t->base_ns == OTHER_DEADLINE_NS && !is_vcpu(t) ? c->base_request_ns : t->base_ns;
 }
 
 /* A request begins: with the length that is set for the VM by now. */

@@ -32,7 +32,7 @@ struct {
 	__type(value, u32);
 } vm_numbers SEC(".maps");
 
-/* VMs of a process, by its number. */
+/* Number of VMs of a process, by that of the process. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 2 * MAX_VMS);
@@ -139,7 +139,7 @@ static __always_inline void leave_place(struct task_state *t)
 /* A record for a VM that was not known. Returns its number plus 1; 0: there is no room. */
 COLD u32 add_vm(u64 kvm, u32 pid)
 {
-	u32 from = next_vm, i, number, *known;
+	u32 from = next_vm, i, number, *known, one = 1;
 
 	bpf_for(i, 0, MAX_VMS) {
 		struct vm_state *vm;
@@ -157,7 +157,11 @@ COLD u32 add_vm(u64 kvm, u32 pid)
 			known = bpf_map_lookup_elem(&vm_numbers, &kvm);
 			return known ? *known : 0;
 		}
-		bpf_map_update_elem(&vmms, &pid, &number, BPF_ANY);
+		if (bpf_map_update_elem(&vmms, &pid, &one, BPF_NOEXIST)) {
+			known = bpf_map_lookup_elem(&vmms, &pid);
+			if (known)
+				__sync_fetch_and_add(known, 1);
+		}
 		return number;
 	}
 	return 0;
@@ -260,7 +264,7 @@ SEC("?fentry/kvm_arch_destroy_vm")
 int BPF_PROG(host_vm_ends, void *kvm)
 {
 	u64 key = (u64)kvm;
-	u32 *number = bpf_map_lookup_elem(&vm_numbers, &key), pid;
+	u32 *number = bpf_map_lookup_elem(&vm_numbers, &key), pid, *others;
 	struct vm_state *vm = number ? vm_state(*number) : NULL;
 
 	if (!vm)
@@ -270,7 +274,9 @@ int BPF_PROG(host_vm_ends, void *kvm)
 	__sync_fetch_and_add(&vm->generation, 1);
 	__sync_fetch_and_add(&ended_vms, 1);
 	pid = vm->pid;
-	bpf_map_delete_elem(&vmms, &pid);
+	others = bpf_map_lookup_elem(&vmms, &pid);
+	if (others && __sync_fetch_and_sub(others, 1) <= 1)
+		bpf_map_delete_elem(&vmms, &pid);
 	vm->pid = 0;
 	__sync_lock_test_and_set(&vm->kvm, 0);
 	return 0;

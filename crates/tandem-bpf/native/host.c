@@ -61,5 +61,5 @@ void sim_set_safe(struct task_struct *p, bool safe)
 	struct task_state *t = task_state(p);
 
 	if (t)
-		t->side.safe = safe;
+		t->side.safe = safe ? limits_generation : 0;
 }

@@ -16,6 +16,9 @@ pub(crate) struct Hooks {
     pub(crate) kvm: bool,
 }
 
+/// Where the handling of an exit begins, by processor.
+const HANDLERS: [&str; 2] = ["host_handles_vmx", "host_handles_svm"];
+
 impl Hooks {
     pub(crate) fn find() -> Self {
         let root = Path::new("/");
@@ -35,17 +38,18 @@ impl Hooks {
             "host_block_ends" => "host_block_begins",
             other => other,
         };
-        self.there.iter().any(|hook| hook.program == program)
+        let there = |program: &str| self.there.iter().any(|hook| hook.program == program);
+        // Without the beginning of the exit's handling its mark would stay while locks are held.
+        there(program) && (program != "host_vcpu_exits" || HANDLERS.iter().any(|handler| there(handler)))
     }
 
     /// Where a vCPU out of quota can be stopped (`enum safe_points`).
     pub(crate) fn safe_points(&self) -> u32 {
-        let handled = self.has("host_handles_vmx") || self.has("host_handles_svm");
         let mut points = 0;
         if self.has("host_work_begins") {
             points |= intf::safe_points_SAFE_BEFORE_ENTRY;
             // Alone it is no help: a kernel that is not preemptible never switches there.
-            if handled && self.has("host_vcpu_exits") {
+            if self.has("host_vcpu_exits") {
                 points |= intf::safe_points_SAFE_AFTER_EXIT;
             }
         }

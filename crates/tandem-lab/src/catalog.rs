@@ -87,6 +87,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "test-host-boots",
     "demo-host",
     "host-weights",
+    "host-weights-libvirt",
     "host-quota",
     "host-barrier",
     "host-echo",
