@@ -132,14 +132,15 @@ POLICY bool is_bounded(u64 request_ns, u64 weight, u64 base_ns)
 }
 
 /*
- * A bounded deadline after the task has run up to `v`. `end_v`: v when the request will be done. Of two that are equally far away the
- * other one comes first: this task has run.
+ * A deadline after the task has run up to `v`. `end_v`: v when the request will be done. A deadline that is not bounded stays, unless
+ * the task has run past it: it needs more than was expected of it (wake_request_ns()), and would come before all others until
+ * the end of the request. Of two that are equally far away the other one comes first: this task has run.
  */
-POLICY u64 deadline_moved(u64 deadline, u64 v, u64 end_v, u64 base_ns)
+POLICY u64 deadline_moved(u64 deadline, bool bounded, u64 v, u64 end_v, u64 base_ns)
 {
 	u64 moved = time_before_ns(end_v, v + base_ns + 1) ? end_v : v + base_ns + 1;
 
-	return time_before_ns(deadline, moved) ? moved : deadline;
+	return (bounded || time_before_ns(deadline, v)) && time_before_ns(deadline, moved) ? moved : deadline;
 }
 
 /*

@@ -34,8 +34,12 @@ static __always_inline void set_deadline(struct task_state *t, u64 request_ns)
 	t->deadline = t->v + deadline_distance(request_ns, t->weight, t->base_ns);
 }
 
-/* Start a new request. */
-static __always_inline void renew_request(struct task_state *t, struct cpu_state *c)
+static __always_inline u64 remaining(const struct task_state *t)
+{
+	return sub_floor_u64(t->request_ns, t->used_ns);
+}
+
+static __always_inline void begin_request(struct task_state *t, struct cpu_state *c)
 {
 	u32 i = class_index(t->class);
 
@@ -44,18 +48,24 @@ static __always_inline void renew_request(struct task_state *t, struct cpu_state
 	set_deadline(t, t->request_ns);
 }
 
+/* A request is done, and the next one begins. */
+static __always_inline void renew_request(struct task_state *t, struct cpu_state *c)
+{
+	if (!t->custom)
+		side_request_done(t, c);
+	begin_request(t, c);
+}
+
 /*
  * After a wake-up the deadline is that of what the task usually needs until it sleeps again. Its slice is not
  * cut short if it needs a little more.
  */
-static __always_inline void expect_little(struct task_state *t)
+static __always_inline void set_first_deadline(const struct task_struct *p, struct task_state *t)
 {
-	set_deadline(t, min_u64(t->request_ns, wake_request_ns(t->base_ns, t->mean_burst_ns)));
-}
-
-static __always_inline u64 remaining(const struct task_state *t)
-{
-	return sub_floor_u64(t->request_ns, t->used_ns);
+	if (!t->custom && !t->burst_ns && !k_is_batch(p))
+		set_deadline(t, min_u64(remaining(t), wake_request_ns(t->base_ns, t->mean_burst_ns)));
+	else
+		set_deadline(t, remaining(t));
 }
 
 /* v at the end of the request. */
@@ -67,16 +77,17 @@ static __always_inline u64 end_v(const struct task_state *t)
 /* t has run. */
 static __always_inline void move_deadline(struct task_state *t)
 {
-	if (t->bounded)
-		t->deadline = deadline_moved(t->deadline, t->v, end_v(t), t->base_ns);
+	t->deadline = deadline_moved(t->deadline, t->bounded, t->v, end_v(t), t->base_ns);
 }
 
 /* The current task's deadline, for those that wake up beside it. */
 static __always_inline void show_deadline(const struct task_state *t, struct cpu_state *c)
 {
 	c->curr_deadline = t->deadline;
-	c->curr_end_v = t->bounded ? end_v(t) : t->deadline;
+	c->curr_bounded = t->bounded;
+	c->curr_end_v = end_v(t);
 	c->curr_base_ns = t->base_ns;
+	c->curr_weight = t->weight;
 }
 
 /* A rest of a request up to this long is not worth a slice: timers fire early as often as late. */
@@ -162,7 +173,7 @@ static __always_inline s64 curr_lead(const struct cpu_state *c, u64 now)
 
 static __always_inline u64 curr_deadline_now(const struct cpu_state *c, u64 now)
 {
-	return deadline_moved(c->curr_deadline, curr_v_now(c, now), c->curr_end_v, c->curr_base_ns);
+	return deadline_moved(c->curr_deadline, c->curr_bounded, curr_v_now(c, now), c->curr_end_v, c->curr_base_ns);
 }
 
 /* Run time of the current task since it last slept. */
@@ -247,9 +258,13 @@ static __always_inline void settle_move(struct task_state *t, struct cpu_state *
 	to->give_to = -1;
 }
 
-static __always_inline void leave(struct task_state *t, u64 now);
+/*
+ * Joining, leaving and changing queues are functions apart: the verifier would follow each of their many paths from every place that
+ * calls them.
+ */
+COLD int leave(struct task_state *t __arg_nonnull, u64 now);
 
-static __always_inline void join(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
+COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_nonnull, s32 cpu, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu);
 	struct group_state *g;
@@ -257,13 +272,14 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	u32 i;
 
 	if (!c || t->stake)
-		return;
+		return 0;
 	g = group_state(t->group);
 	t->class = k_is_best_effort(p) || (g && g->idle) ? CLASS_BEST_EFFORT : CLASS_NORMAL;
 	t->own_weight = own_weight(p);
 	t->scale = g ? g->scale : TANDEM_SCALE_ONE;
 	t->weight = effective_weight(t->own_weight, t->scale);
 	custom = k_custom_slice(p);
+	t->custom = custom != 0;
 	t->base_ns = custom ? custom : side_request_ns(p, t, g, c);
 	i = class_index(t->class);
 	clock = clock_now(c, i, now);
@@ -278,7 +294,7 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	if (__sync_val_compare_and_swap(&t->stake, 0, stake)) {
 		/* Another CPU was faster. */
 		take_off_queue(c, stake);
-		return;
+		return 0;
 	}
 	side_joined(t, cpu);
 	count_cpu_bound(t, c, cpu, now);
@@ -289,22 +305,23 @@ static __always_inline void join(struct task_struct *p, struct task_state *t, s3
 	/* Or the task has ended before its stake was set. */
 	if (t->ended)
 		leave(t, now);
-	renew_request(t, c);
-	if (!custom && !t->burst_ns && !k_is_batch(p))
-		expect_little(t);
+	begin_request(t, c);
+	set_first_deadline(p, t);
+	return 0;
 }
 
-static __always_inline void leave(struct task_state *t, u64 now)
+COLD int leave(struct task_state *t __arg_nonnull, u64 now)
 {
 	u64 stake = t->stake ? __sync_lock_test_and_set(&t->stake, 0) : 0;
 	struct cpu_state *c = cpu_state(stake_cpu(stake));
 
 	if (!stake || !c)
-		return;
+		return 0;
 	t->left_clock = clock_now(c, stake_class(stake), now);
 	t->lag = lag_of(t->left_clock, t->v, t->weight, lag_base(t, c));
 	t->left_cpu = stake_cpu(stake);
 	give_back(t, stake);
+	return 0;
 }
 
 /* Undo a prepared move that failed because another CPU has the task. What the task has joined since is not touched. */
@@ -315,13 +332,13 @@ static __always_inline void retract(struct task_state *t, u64 stake)
 }
 
 /* Change from one queue's clock to another's: lag is carried, v is not. The rest of the request is carried, too. */
-static __always_inline void rejoin(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
+COLD int rejoin(struct task_struct *p __arg_trusted, struct task_state *t __arg_nonnull, s32 cpu, u64 now)
 {
 	struct cpu_state *from, *to = cpu_state(cpu);
 	u64 used = t->used_ns;
 
 	if (queue_cpu(t) == cpu)
-		return;
+		return 0;
 	if (t->stake) {
 		from = cpu_state(queue_cpu(t));
 		if (from && to)
@@ -331,20 +348,21 @@ static __always_inline void rejoin(struct task_struct *p, struct task_state *t, 
 	join(p, t, cpu, now);
 	if (used < t->request_ns) {
 		t->used_ns = used;
-		set_deadline(t, t->request_ns - used);
+		set_first_deadline(p, t);
 	}
+	return 0;
 }
 
-/* Update the weight, which may have changed with the group's activity or settings. */
-static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
+/* The weight that the group now has is another one. */
+COLD int change_weight(struct task_state *t __arg_nonnull, struct cpu_state *c __arg_nonnull)
 {
 	struct group_state *g = group_state(t->group);
 	u32 i = class_index(t->class);
 	u64 old = t->weight, clock, stake = t->stake, hog = t->cpu_bound_stake;
 	s32 cpu = stake_cpu(stake);
 
-	if (!g || g->scale == t->scale || !stake)
-		return;
+	if (!g || !stake)
+		return 0;
 	t->scale = g->scale;
 	t->weight = effective_weight(t->own_weight, t->scale);
 	clock = c->clock[i];
@@ -356,6 +374,16 @@ static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
 	    __sync_val_compare_and_swap(&t->cpu_bound_stake, hog, stake_of(cpu, 0, t->weight)) == hog)
 		__sync_fetch_and_add(&c->cpu_bound_weight, t->weight - stake_value(hog));
 	set_deadline(t, remaining(t));
+	return 0;
+}
+
+/* Update the weight, which may have changed with the group's activity or settings. */
+static __always_inline void reweigh(struct task_state *t, struct cpu_state *c)
+{
+	struct group_state *g = group_state(t->group);
+
+	if (g && g->scale != t->scale && t->stake)
+		change_weight(t, c);
 }
 
 /*
@@ -402,6 +430,17 @@ static __always_inline void charge(const struct task_struct *p, struct task_stat
 	c->curr_burst_ns = t->burst_ns;
 	if (nr_limits)
 		quota_charge(t->group, service);
+}
+
+/* A tick: the current task is charged, and the CPUs that wake up tasks here see where it is now. */
+static __always_inline void charge_at_tick(const struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	charge(p, t, c, cpu, now);
+	rebook_work(t, c);
+	reweigh(t, c);
+	move_deadline(t);
+	if (t->run_cpu == cpu)
+		show_deadline(t, c);
 }
 
 #endif

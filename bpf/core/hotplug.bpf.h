@@ -103,7 +103,7 @@ static __always_inline bool take_from_leaver(u32 cpu, u64 queue)
  * Take one task from the queue of a CPU that is offline, or about to go. That CPU does not clear its own bit in
  * waiting_cpus any more.
  */
-static __noinline bool take_orphan(s32 cpu)
+COLD bool take_orphan(s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);
 	u32 at = cpu, i;

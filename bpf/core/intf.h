@@ -85,8 +85,8 @@ struct cpu_state {
 	u64 base_request_ns;	/* of tasks here that do not ask for a slice themselves (set by the side) */
 
 	u64 curr_deadline;
-	u64 curr_end_v;		/* v at the end of its request, if its deadline is bounded; otherwise curr_deadline */
-	u64 curr_base_ns;	/* that bound */
+	u64 curr_end_v;		/* v at the end of its request */
+	u64 curr_base_ns;	/* bound of its deadline */
 	u64 curr_v;		/* up to curr_charged_at_ns */
 	u64 curr_weight;
 	u64 curr_since_ns;
@@ -116,6 +116,7 @@ struct cpu_state {
 	u32 curr_class;		/* enum task_class */
 	u32 tickless;		/* nohz_full: no tick while a lone task has no slice end (written by the daemon) */
 	u32 endless;		/* such a task runs */
+	u32 curr_bounded;	/* task_state.bounded */
 	u32 online;		/* (any CPU) */
 	u32 left;		/* went offline while the scheduler was loaded, counted in nr_offline (any CPU) */
 	s32 curr_pid;

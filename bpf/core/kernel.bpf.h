@@ -24,7 +24,9 @@
 
 /*
  * Global functions for the verifier: it checks each of them once, for any arguments, instead of following every
- * path from every caller.
+ * path from every caller. What a loop decides about one CPU or task is such a function: otherwise each of its paths would be followed
+ * through every iteration, and those of 6.17 to 6.19 fail over it (-EFAULT, "backtracking call unexpected regs", "stack slot 9, total
+ * slots 9").
  */
 #define COLD __weak __noinline
 

@@ -36,6 +36,32 @@ static __always_inline bool serve_overdue(struct cpu_state *c, s32 cpu, u64 now)
 	return false;
 }
 
+/* An idle CPU takes a best-effort task that waits for another one: from this one, or from any. */
+COLD bool take_best_effort_from(s32 cpu, s32 from)
+{
+	struct cpu_state *own = cpu_state(cpu), *c = cpu_state(from);
+
+	if (!own || !c || !waiting_best_effort(from, c) || !k_take(queue_of(from, CLASS_BEST_EFFORT)))
+		return false;
+	count(own, CNT_PULLED);
+	return true;
+}
+
+COLD bool take_best_effort(s32 cpu)
+{
+	s32 at = cpu;
+	u32 i;
+
+	bpf_for(i, 0, MAX_LOOK) {
+		at = next_waiting(cpu, at, false);
+		if (at < 0)
+			break;
+		if (take_best_effort_from(cpu, at))
+			return true;
+	}
+	return false;
+}
+
 /* The current task may go on by its quota and its side. Has it the earliest deadline of its class? */
 static __always_inline bool is_first(struct task_struct *prev, struct task_state *t, struct cpu_state *c, s32 cpu)
 {
@@ -49,6 +75,44 @@ static __always_inline bool is_first(struct task_struct *prev, struct task_state
 	move_deadline(t);
 	show_deadline(t, c);
 	return !k_peek_key(queue_of(cpu, t->class), &first) || !time_before_ns(first, t->deadline);
+}
+
+/*
+ * A tick, after charge_at_tick(): does the current task's slice end here? `balances`: load balance may move tasks between CPUs now;
+ * `best_effort_stays`: a best-effort task may go on here while no normal one waits.
+ */
+static __always_inline bool ends_at_tick(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now, bool balances,
+					 bool best_effort_stays)
+{
+	bool ends = balances && balance_tick(c, cpu, now), company;
+	u64 first;
+
+	if (out_of_quota(p, t, now)) {
+		k_set_slice(p, 0);
+		return true;
+	}
+	company = waiting_normal(cpu, c);
+	/* A task may have begun to wait in the very moment in which the bit was cleared. */
+	if (company)
+		waits_at(cpu);
+	if (t->class == CLASS_BEST_EFFORT)
+		ends = ends || company || request_done(t) || !best_effort_stays;
+	else if (company && now - c->curr_since_ns >= min_run_ns(c->base_request_ns))
+		ends = ends || (k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) && time_before_ns(first, t->deadline));
+	company = company || waiting_best_effort(cpu, c);
+	ends = ends || (company && request_done(t));
+	if (ends) {
+		k_set_slice(p, 0);
+		return true;
+	}
+	if (request_done(t)) {
+		renew_request(t, c);
+		show_deadline(t, c);
+	} else if (company && !c->run_until_ns) {
+		/* Other tasks have come since its slice began: from now on the end of the slice matters. */
+		end_turn_at(c, cpu, now + remaining(t), now);
+	}
+	return false;
 }
 
 /* A task of a group with a quota has just stopped here: the next one of it may run. */

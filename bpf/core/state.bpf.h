@@ -30,7 +30,7 @@ struct task_state {
 	u64 weight;		/* effective */
 	u64 scale;		/* its group's, when the weight was computed */
 	u32 bounded;		/* its deadline is closer than its request over its weight, and moves along with v */
-	u32 unused;
+	u32 custom;		/* it has asked for its request itself */
 	u32 was_late;		/* waits, or waited, in the late queue */
 	u32 own_weight;		/* by its nice value */
 	u32 group;

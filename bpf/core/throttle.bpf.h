@@ -146,16 +146,14 @@ COLD int look_after_throttled(u64 now)
 	return 0;
 }
 
-static __noinline void throttle(struct task_struct *p, struct task_state *t, u32 limit, u64 now, u64 enq_flags)
+COLD int throttle(struct task_struct *p __arg_trusted, struct task_state *t __arg_nonnull, u32 limit, u64 now, u64 enq_flags)
 {
 	s32 here = bpf_get_smp_processor_id(), cpu = scx_bpf_task_cpu(p);
 	struct cpu_state *c = cpu_state(cpu), *own = cpu_state(here);
 
-	if (!p || !t)
-		return;
 	if (!own || !c) {
 		k_insert_local(p, TANDEM_REQUEST_MIN_NS, enq_flags);
-		return;
+		return 0;
 	}
 	leave(t, now);
 	t->throttled_at_ns = now;
@@ -168,6 +166,7 @@ static __noinline void throttle(struct task_struct *p, struct task_state *t, u32
 	/* Opportunities are the next tick and the next dispatch; an idle CPU has neither. */
 	if (own->curr_class == CLASS_NONE)
 		k_kick_idle(here);
+	return 0;
 }
 
 /* What happens to a task in a throttled queue. */

@@ -182,13 +182,13 @@ static __always_inline void take_turn(struct task_struct *p, struct task_state *
 }
 
 /* The CPU with the least weight that p may use. For a task that has no place yet. */
-static __noinline s32 lightest_cpu(struct task_struct *p, s32 cpu)
+COLD s32 lightest_cpu(struct task_struct *p __arg_trusted, s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);
 	u32 from = scan_from(), i;
 	u64 least;
 
-	if (!p || !own)
+	if (!own)
 		return cpu;
 	least = own->weight[1];
 	bpf_for(i, 0, nr_candidates()) {

@@ -46,10 +46,26 @@ static __always_inline bool takes_over(struct task_struct *p, struct task_state 
 static __always_inline bool serves_at_once(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu,
 					   u64 enq_flags, u64 now)
 {
+	u64 clock;
+
 	if (!k_is_kthread(p) || p->nr_cpus_allowed != 1 || !(enq_flags & SCX_ENQ_WAKEUP) || t->mean_burst_ns > c->base_request_ns)
 		return false;
+	/* Before it joins: what the current task has run since its last charge it has run without this one. */
+	clock = clock_now(c, class_index(CLASS_NORMAL), now);
 	rejoin(p, t, cpu, now);
-	return !time_before_ns(clock_now(c, class_index(t->class), now), t->v);
+	return t->class == CLASS_NORMAL && !time_before_ns(clock, t->v);
+}
+
+/* p joins cpu's queue, or stays there, with a request of which something is left. */
+static __always_inline void joins_queue(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	if (queue_cpu(t) == cpu)
+		reweigh(t, c);
+	else
+		rejoin(p, t, cpu, now);
+	if (request_done(t))
+		renew_request(t, c);
+	count_task(CNT_QUEUED, p->pid);
 }
 
 #endif

@@ -11,11 +11,15 @@
 #include "place.bpf.h"
 #include "../core/hotplug.bpf.h"
 
-/* Would `cpu`, which is idle, pull a task that waits for `from`? */
-static __always_inline bool would_take(struct cpu_state *c, s32 cpu, struct cpu_state *from, s32 from_cpu, u32 waiting,
-				       bool far, u64 now)
+/* Would `cpu`, which is idle, pull one of so many tasks that wait for `from_cpu`? */
+COLD bool would_take(s32 cpu, s32 from_cpu, u32 waiting, bool far, u64 now)
 {
-	struct pull_view view = {
+	struct cpu_state *c = cpu_state(cpu), *from = cpu_state(from_cpu);
+	struct pull_view view = { 0 };
+
+	if (!c || !from)
+		return false;
+	view = (struct pull_view){
 		.drain_ns = far ? place_drain_ns(booked_slices_ns(from->queued_work), capacity(from, now)) : 0,
 		.far = far,
 		.waiting = waiting,
@@ -24,81 +28,96 @@ static __always_inline bool would_take(struct cpu_state *c, s32 cpu, struct cpu_
 		.source_burst_ns = from->curr_class == CLASS_NORMAL ? from->curr_burst_ns : 0,
 		.source_inactive = is_preempted(from_cpu, from, now),
 	};
-
 	return pull_helps(&view);
+}
+
+/* How good a helper is `cpu` for p, which waits for `from_cpu` with so many? */
+enum help { HELP_NONE, HELP_FAR, HELP_NEAR };
+
+COLD u32 help_of(struct task_struct *p __arg_trusted, s32 cpu, s32 from_cpu, u32 waiting)
+{
+	struct cpu_state *c = cpu_state(cpu);
+	bool far;
+
+	if (!c || cpu == from_cpu || !c->online || c->side.bans || !is_idle(c) || !k_allowed(p, cpu))
+		return HELP_NONE;
+	far = far_apart(from_cpu, cpu);
+	if (!would_take(cpu, from_cpu, waiting, far, k_now()))
+		return HELP_NONE;
+	return far ? HELP_FAR : HELP_NEAR;
 }
 
 /*
  * An idle vCPU that would pull p, which waits for `from_cpu`; preferably one with the same last-level cache. A
  * weak vCPU that would decline is not even kicked: a kick costs the host two exits.
  */
-static __noinline s32 helper_for(struct task_struct *p, s32 from_cpu)
+COLD s32 helper_for(struct task_struct *p __arg_trusted, s32 from_cpu)
 {
 	struct cpu_state *from = cpu_state(from_cpu);
-	u32 first = scan_from(), i;
-	u64 now = k_now();
+	u32 first = scan_from(), waiting, help, i;
 	s32 distant = -1;
 
-	if (!p || !from)
+	if (!from)
 		return -1;
+	waiting = waiting_normal(from_cpu, from);
 	bpf_for(i, 0, nr_candidates()) {
-		u32 cpu = candidate(p, first, i);
-		struct cpu_state *c = cpu_state(cpu);
-		bool far;
+		s32 cpu = candidate(p, first, i);
 
-		if (!c || cpu == (u32)from_cpu || !c->online || c->side.bans || !is_idle(c) || !k_allowed(p, cpu))
-			continue;
-		far = far_apart(from_cpu, cpu);
-		if (far && distant >= 0)
-			continue;
-		if (!would_take(c, cpu, from, from_cpu, waiting_normal(from_cpu, from), far, now))
-			continue;
-		if (!far)
+		help = help_of(p, cpu, from_cpu, waiting);
+		if (help == HELP_NEAR)
 			return cpu;
-		distant = cpu;
+		if (help == HELP_FAR)
+			distant = cpu;
 	}
 	return distant;
 }
 
-static __noinline bool take_normal_at(s32 cpu, bool far)
+/* `cpu` pulls the first normal task that waits for `from`, if there is one and that is wise. */
+COLD bool pull_from(s32 cpu, s32 from, bool far)
+{
+	struct cpu_state *own = cpu_state(cpu), *c = cpu_state(from);
+	u64 now = k_now();
+	bool inactive;
+	u32 waiting;
+
+	if (!own || !c || far_apart(cpu, from) != far)
+		return false;
+	waiting = waiting_normal(from, c);
+	if (!waiting)
+		nobody_waits_at(from, c);
+	if (!waiting || reserved(c, now))
+		return false;
+	inactive = is_preempted(from, c, now);
+	if (!would_take(cpu, from, waiting, far, now)) {
+		count(own, CNT_DECLINED);
+		return false;
+	}
+	if (!k_take(queue_of(from, CLASS_NORMAL)) && !k_take(late_queue_of(from)))
+		return false;
+	count(own, CNT_PULLED);
+	if (inactive)
+		count(own, CNT_RESCUED);
+	if (c->side.awaited_pid)
+		count(own, CNT_TAKEN_BACK);
+	if (far)
+		count(own, CNT_FAR);
+	return true;
+}
+
+COLD bool take_normal_at(s32 cpu, bool far)
 {
 	struct cpu_state *own = cpu_state(cpu);
-	u64 now = k_now();
-	u32 at = cpu, i;
+	s32 at = cpu;
+	u32 i;
 
 	if (!own || own->side.bans)
 		return false;
 	bpf_for(i, 0, MAX_LOOK) {
-		s32 from = next_waiting(cpu, at, false);
-		struct cpu_state *c = cpu_state(from);
-		bool inactive;
-		u32 waiting;
-
-		if (!c)
+		at = next_waiting(cpu, at, false);
+		if (at < 0)
 			break;
-		at = from;
-		if (far_apart(cpu, from) != far)
-			continue;
-		waiting = waiting_normal(from, c);
-		if (!waiting)
-			nobody_waits_at(from, c);
-		if (!waiting || reserved(c, now))
-			continue;
-		inactive = is_preempted(from, c, now);
-		if (!would_take(own, cpu, c, from, waiting, far, now)) {
-			count(own, CNT_DECLINED);
-			continue;
-		}
-		if (k_take(queue_of(from, CLASS_NORMAL)) || k_take(late_queue_of(from))) {
-			count(own, CNT_PULLED);
-			if (inactive)
-				count(own, CNT_RESCUED);
-			if (c->side.awaited_pid)
-				count(own, CNT_TAKEN_BACK);
-			if (far)
-				count(own, CNT_FAR);
+		if (pull_from(cpu, at, far))
 			return true;
-		}
 	}
 	return false;
 }
@@ -107,28 +126,6 @@ static __noinline bool take_normal_at(s32 cpu, bool far)
 static __always_inline bool take_normal(s32 cpu)
 {
 	return take_normal_at(cpu, false) || (nr_llcs > 1 && take_normal_at(cpu, true));
-}
-
-static __noinline bool take_best_effort(s32 cpu)
-{
-	struct cpu_state *own = cpu_state(cpu);
-	u32 at = cpu, i;
-
-	if (!own)
-		return false;
-	bpf_for(i, 0, MAX_LOOK) {
-		s32 from = next_waiting(cpu, at, false);
-		struct cpu_state *c = cpu_state(from);
-
-		if (!c)
-			break;
-		at = from;
-		if (waiting_best_effort(from, c) && k_take(queue_of(from, CLASS_BEST_EFFORT))) {
-			count(own, CNT_PULLED);
-			return true;
-		}
-	}
-	return false;
 }
 
 #endif

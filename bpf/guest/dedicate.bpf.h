@@ -48,15 +48,13 @@ static __always_inline bool take_lease(struct cpu_state *c, s32 pid, u64 now)
 }
 
 /* Where p goes: to its own vCPU, else to a free one, else to the one with the fewest tasks. */
-static __noinline s32 own_vcpu(struct task_struct *p, struct task_state *t, s32 prev_cpu)
+COLD s32 own_vcpu(struct task_struct *p __arg_trusted, struct task_state *t __arg_nonnull, s32 prev_cpu)
 {
 	struct cpu_state *c;
 	u32 fewest = ~0U, from, i;
 	u64 now = k_now();
 	s32 to = prev_cpu;
 
-	if (!p || !t)
-		return prev_cpu;
 	c = t->side.home >= 0 ? cpu_state(t->side.home) : NULL;
 	if (c && owns(c, p->pid) && c->online && !c->side.bans && k_allowed(p, t->side.home))
 		return t->side.home;

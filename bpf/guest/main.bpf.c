@@ -39,12 +39,9 @@
 #include "side.bpf.h"
 #include "speed.bpf.h"
 #include "wake.bpf.h"
-#include "../core/dump.bpf.h"
-#include "../core/higher.bpf.h"
-#include "../core/life.bpf.h"
+#include "../core/ops.bpf.h"
 #include "../core/run.bpf.h"
 #include "../core/serve.bpf.h"
-#include "../core/tree_ops.bpf.h"
 
 /* Another rule by which a running task leaves its vCPU; the simulator defines one for comparison. */
 #ifndef target_of_variant
@@ -121,8 +118,8 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	s32 cpu = scx_bpf_task_cpu(p), target;
 	struct task_state *t = task_state(p);
 	struct cpu_state *c = cpu_state(cpu);
-	u64 now = k_now(), first;
-	bool company;
+	u64 now = k_now();
+	bool best_effort;
 
 	if (!t || !c)
 		return;
@@ -138,43 +135,11 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 		look_after_throttled(now);
 	if (cpu == bpf_get_smp_processor_id())
 		observe(c, cpu, now, WAS_BUSY);
-	charge(p, t, c, cpu, now);
-	rebook_work(t, c);
-	reweigh(t, c);
+	charge_at_tick(p, t, c, cpu, now);
 	renew_lease(c, p->pid, now);
-	if (!dedicate_enabled && !c->side.bans && balance_tick(c, cpu, now))
-		k_set_slice(p, 0);
-	if (out_of_quota(p, t, now)) {
-		k_set_slice(p, 0);
-		return;
-	}
-	company = waiting_normal(cpu, c);
-	/* A task may have begun to wait in the very moment in which the bit was cleared. */
-	if (company)
-		waits_at(cpu);
-	if (t->class == CLASS_BEST_EFFORT) {
-		if (company || request_done(t) || c->side.parked || !best_effort_allowed(c, cpu))
-			k_set_slice(p, 0);
-		return;
-	}
-	if (company && now - c->curr_since_ns >= min_run_ns(c->base_request_ns) && k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) &&
-	    time_before_ns(first, t->deadline)) {
-		k_set_slice(p, 0);
-		return;
-	}
-	company = company || waiting_best_effort(cpu, c);
-	if (request_done(t)) {
-		if (company) {
-			k_set_slice(p, 0);
-			return;
-		}
-		renew_request(t, c);
-		show_deadline(t, c);
-	} else if (company && !c->run_until_ns) {
-		/* Other tasks have come since its slice began: from now on the end of the slice matters. */
-		end_turn_at(c, cpu, now + remaining(t), now);
-	}
-	if (dedicate_enabled)
+	best_effort = t->class == CLASS_BEST_EFFORT;
+	if (ends_at_tick(p, t, c, cpu, now, !dedicate_enabled && !c->side.bans,
+			 !best_effort || (!c->side.parked && best_effort_allowed(c, cpu))) || best_effort || dedicate_enabled)
 		return;
 	foresee(p, t, c, cpu, now);
 	scout(c, cpu, now);
@@ -275,21 +240,16 @@ bool BPF_STRUCT_OPS(guest_yield, struct task_struct *from, struct task_struct *t
 s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 {
 	u64 now = k_now();
-	s32 err;
+	s32 err = core_init(now);
 	u32 i;
 
-	err = groups_init();
-	if (!err)
-		err = throttle_init();
-	if (!err)
-		err = slices_init();
-	if (!err)
-		err = ivh_init();
+	if (err)
+		return err;
+	err = ivh_init();
 	if (err) {
-		scx_bpf_error("cannot set up timers: error %d", err);
+		scx_bpf_error("cannot set up the timers of ivh: error %d", err);
 		return err;
 	}
-
 	find_steal_source();
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
@@ -300,44 +260,18 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(guest_init)
 		c->side.seen_at_ns = now;
 		c->side.seen_steal_ns = steal_of(i);
 		c->side.seen_sched_ins = sched_ins_of(i);
-		err = core_init_cpu(i, now);
-		if (err) {
-			scx_bpf_error("cannot create the queues of CPU %d: error %d", i, err);
-			return err;
-		}
 	}
 	return 0;
 }
 
-SCX_OPS_DEFINE(tandem_guest,
+SCX_OPS_DEFINE(tandem_guest, CORE_OPS,
 	       .select_cpu		= (void *)guest_select_cpu,
 	       .enqueue			= (void *)guest_enqueue,
 	       .dispatch		= (void *)guest_dispatch,
 	       .tick			= (void *)guest_tick,
-	       .runnable		= (void *)core_runnable,
 	       .running			= (void *)guest_running,
 	       .stopping		= (void *)guest_stopping,
-	       .quiescent		= (void *)core_quiescent,
 	       .update_idle		= (void *)guest_update_idle,
-	       .set_weight		= (void *)core_set_weight,
 	       .yield			= (void *)guest_yield,
-	       .cpu_release		= (void *)core_cpu_release,
-	       .cpu_online		= (void *)core_cpu_online,
-	       .cpu_offline		= (void *)core_cpu_offline,
-	       .init_task		= (void *)core_init_task,
-	       .disable			= (void *)core_disable,
-	       .core_sched_before	= (void *)core_core_sched_before,
-	       .cgroup_init		= (void *)core_cgroup_init,
-	       .cgroup_exit		= (void *)core_cgroup_exit,
-	       .cgroup_move		= (void *)core_cgroup_move,
-	       .cgroup_set_weight	= (void *)core_cgroup_set_weight,
-	       .cgroup_set_bandwidth	= (void *)core_cgroup_set_bandwidth,
-	       .cgroup_set_idle		= (void *)core_cgroup_set_idle,
-	       .dump			= (void *)core_dump,
-	       .dump_cpu		= (void *)core_dump_cpu,
-	       .dump_task		= (void *)core_dump_task,
 	       .init			= (void *)guest_init,
-	       .exit			= (void *)core_exit,
-	       .flags			= SCX_OPS_ENQ_LAST | SCX_OPS_KEEP_BUILTIN_IDLE,
-	       .timeout_ms		= 20000,
 	       .name			= "tandem_guest");

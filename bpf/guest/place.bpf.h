@@ -71,15 +71,13 @@ COLD u64 cost_of(u32 cpu, u64 work_ns, u64 now)
  * Where p is expected to be done first, among the vCPUs without a ban for its class or (`banned`) among the
  * others; -1: it may use none.
  */
-static __noinline s32 cheapest_of(struct task_struct *p, struct task_state *t, s32 prev_cpu, bool banned)
+COLD s32 cheapest_of(struct task_struct *p __arg_trusted, struct task_state *t __arg_nonnull, s32 prev_cpu, bool banned)
 {
 	u64 now = k_now(), best_cost = ~0ULL, work;
 	u32 from = scan_from(), i;
 	const struct cpumask *idle;
 	s32 best = -1;
 
-	if (!p || !t)
-		return -1;
 	work = place_work_ns(t->mean_burst_ns, t->base_ns, base_request_ns);
 	idle = scx_bpf_get_idle_cpumask();
 	/* On a large machine the previous vCPU comes last. */
@@ -126,14 +124,14 @@ COLD u32 capacity_at_worst(u32 cpu, u64 now)
  * A vCPU worth leaving `cpu` for: idle or with SCHED_IDLE tasks only, clearly stronger, and allowed. Called
  * from the tick.
  */
-static __noinline s32 stronger_idle_cpu(struct task_struct *p, s32 cpu)
+COLD s32 stronger_idle_cpu(struct task_struct *p __arg_trusted, s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);
 	u32 from = scan_from(), best_cap, i;
 	u64 now = k_now();
 	s32 best = -1;
 
-	if (!own || !p)
+	if (!own)
 		return -1;
 	best_cap = beside(at_its_speed(own, vcap_at_best(&own->side.model, now)), cpu);
 	bpf_for(i, 0, nr_candidates()) {

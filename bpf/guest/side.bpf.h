@@ -31,6 +31,10 @@ static __always_inline u64 side_slice_ns(const struct task_state *t, const struc
 	return t->base_ns;
 }
 
+static __always_inline void side_request_done(struct task_state *t, const struct cpu_state *c)
+{
+}
+
 static __always_inline bool side_usable(const struct cpu_state *c)
 {
 	return !c->side.bans;

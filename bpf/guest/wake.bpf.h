@@ -142,13 +142,7 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 		k_insert_local(p, base_request_ns, enq_flags);
 		return;
 	}
-	if (queue_cpu(t) == cpu)
-		reweigh(t, c);
-	else
-		rejoin(p, t, cpu, now);
-	if (request_done(t))
-		renew_request(t, c);
-	count_task(CNT_QUEUED, p->pid);
+	joins_queue(p, t, c, cpu, now);
 	preempts = announce(p, t, c, cpu, enq_flags, now);
 	if (preempts && takes_over(p, t, c, cpu)) {
 		k_insert_local(p, remaining(t), enq_flags | SCX_ENQ_PREEMPT);

@@ -19,12 +19,9 @@
 #include "side.bpf.h"
 #include "place.bpf.h"
 #include "yield.bpf.h"
-#include "../core/dump.bpf.h"
-#include "../core/higher.bpf.h"
-#include "../core/life.bpf.h"
+#include "../core/ops.bpf.h"
 #include "../core/run.bpf.h"
 #include "../core/serve.bpf.h"
-#include "../core/tree_ops.bpf.h"
 #include "../core/wakeup.bpf.h"
 
 char _license[] SEC("license") = "GPL";
@@ -122,13 +119,7 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 	c = cpu_state(cpu);
 	if (!c)
 		return;
-	if (queue_cpu(t) == cpu)
-		reweigh(t, c);
-	else
-		rejoin(p, t, cpu, now);
-	if (request_done(t))
-		new_request(p, t, c);
-	count_task(CNT_QUEUED, p->pid);
+	joins_queue(p, t, c, cpu, now);
 	preempts = announce(p, t, c, cpu, enq_flags, now);
 	if (preempts && takes_over(p, t, c, cpu)) {
 		k_insert_local(p, remaining(t), enq_flags | SCX_ENQ_PREEMPT);
@@ -150,8 +141,6 @@ static __always_inline bool keep(struct task_struct *prev, struct task_state *t,
 		return false;
 	if (t->class == CLASS_BEST_EFFORT && waiting_normal(cpu, c))
 		return false;
-	if (request_done(t))
-		new_request(prev, t, c);
 	return is_first(prev, t, c, cpu);
 }
 
@@ -199,48 +188,14 @@ void BPF_STRUCT_OPS(host_tick, struct task_struct *p)
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct task_state *t = task_state(p);
 	struct cpu_state *c = cpu_state(cpu);
-	u64 now = k_now(), first;
-	bool company;
+	u64 now = k_now();
 
 	if (!t || !c)
 		return;
 	if (c->throttled_limit)
 		look_after_throttled(now);
-	charge(p, t, c, cpu, now);
-	rebook_work(t, c);
-	reweigh(t, c);
-	if (balance_tick(c, cpu, now))
-		k_set_slice(p, 0);
-	if (out_of_quota(p, t, now)) {
-		k_set_slice(p, 0);
-		return;
-	}
-	company = waiting_normal(cpu, c);
-	/* A task may have begun to wait in the very moment in which the bit was cleared. */
-	if (company)
-		waits_at(cpu);
-	if (t->class == CLASS_BEST_EFFORT) {
-		if (company || request_done(t))
-			k_set_slice(p, 0);
-		return;
-	}
-	if (company && now - c->curr_since_ns >= min_run_ns(c->base_request_ns) && k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) &&
-	    time_before_ns(first, t->deadline)) {
-		k_set_slice(p, 0);
-		return;
-	}
-	company = company || waiting_best_effort(cpu, c);
-	if (request_done(t)) {
-		if (company) {
-			k_set_slice(p, 0);
-			return;
-		}
-		new_request(p, t, c);
-		show_deadline(t, c);
-	} else if (company && !c->run_until_ns) {
-		/* Other tasks have come since its slice began: from now on the end of the slice matters. */
-		end_turn_at(c, cpu, now + remaining(t), now);
-	}
+	charge_at_tick(p, t, c, cpu, now);
+	ends_at_tick(p, t, c, cpu, now, true, true);
 }
 
 void BPF_STRUCT_OPS(host_running, struct task_struct *p)
@@ -290,63 +245,30 @@ void BPF_STRUCT_OPS(host_update_idle, s32 cpu, bool idle)
 s32 BPF_STRUCT_OPS_SLEEPABLE(host_init)
 {
 	u64 now = k_now();
-	s32 err;
+	s32 err = core_init(now);
 	u32 i;
 
-	err = groups_init();
-	if (!err)
-		err = throttle_init();
-	if (!err)
-		err = slices_init();
-	if (err) {
-		scx_bpf_error("cannot set up timers: error %d", err);
+	if (err)
 		return err;
-	}
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 
-		if (c) {
-			c->side.share = TANDEM_SCALE;
-			c->side.share_at_ns = now;
-		}
-		err = core_init_cpu(i, now);
-		if (err) {
-			scx_bpf_error("cannot create the queues of CPU %d: error %d", i, err);
-			return err;
-		}
+		if (!c)
+			return -EINVAL;
+		c->side.share = TANDEM_SCALE;
+		c->side.share_at_ns = now;
 	}
 	return 0;
 }
 
-SCX_OPS_DEFINE(tandem_host,
+SCX_OPS_DEFINE(tandem_host, CORE_OPS,
 	       .select_cpu		= (void *)host_select_cpu,
 	       .enqueue			= (void *)host_enqueue,
 	       .dispatch		= (void *)host_dispatch,
 	       .tick			= (void *)host_tick,
-	       .runnable		= (void *)core_runnable,
 	       .running			= (void *)host_running,
 	       .stopping		= (void *)host_stopping,
-	       .quiescent		= (void *)core_quiescent,
 	       .update_idle		= (void *)host_update_idle,
-	       .set_weight		= (void *)core_set_weight,
 	       .yield			= (void *)host_yield,
-	       .cpu_release		= (void *)core_cpu_release,
-	       .cpu_online		= (void *)core_cpu_online,
-	       .cpu_offline		= (void *)core_cpu_offline,
-	       .init_task		= (void *)core_init_task,
-	       .disable			= (void *)core_disable,
-	       .core_sched_before	= (void *)core_core_sched_before,
-	       .cgroup_init		= (void *)core_cgroup_init,
-	       .cgroup_exit		= (void *)core_cgroup_exit,
-	       .cgroup_move		= (void *)core_cgroup_move,
-	       .cgroup_set_weight	= (void *)core_cgroup_set_weight,
-	       .cgroup_set_bandwidth	= (void *)core_cgroup_set_bandwidth,
-	       .cgroup_set_idle		= (void *)core_cgroup_set_idle,
-	       .dump			= (void *)core_dump,
-	       .dump_cpu		= (void *)core_dump_cpu,
-	       .dump_task		= (void *)core_dump_task,
 	       .init			= (void *)host_init,
-	       .exit			= (void *)core_exit,
-	       .flags			= SCX_OPS_ENQ_LAST | SCX_OPS_KEEP_BUILTIN_IDLE,
-	       .timeout_ms		= 20000,
 	       .name			= "tandem_host");

@@ -13,25 +13,30 @@
 #include "../core/hotplug.bpf.h"
 #include "../core/spread.bpf.h"
 
-/* Would p be as well served on `other` as on `cpu`, with this weight there? */
-static __always_inline bool as_good(const struct task_struct *p, const struct task_state *t, s32 cpu, s32 other, u64 weight, u64 now)
+/* Would p be as well served on `other` as on `cpu`, with this weight there? Returns the weight on `other`, with p; ~0: it would not. */
+COLD u64 weight_if_as_good(struct task_struct *p __arg_trusted, s32 cpu, s32 other, u64 weight)
 {
+	struct task_state *t = task_state(p);
 	struct cpu_state *c = cpu_state(other);
+	u64 there;
 
-	return c && c->online && k_allowed(p, other) && c->weight[1] + t->weight <= weight && !far_apart(cpu, other) &&
-	       share_now(c, now) >= TANDEM_SCALE * 3 / 4 && !siblings_at(t, other);
+	if (!t || !c || other == cpu || !c->online || !k_allowed(p, other))
+		return ~0ULL;
+	there = c->weight[1] + t->weight;
+	return there <= weight && !far_apart(cpu, other) && share_now(c, k_now()) >= TANDEM_SCALE * 3 / 4 && !siblings_at(t, other) ?
+	       there : ~0ULL;
 }
 
 /*
  * A pCPU for a vCPU that would be beside a sibling on `cpu`: the lightest of those scanned that has none and is no heavier;
  * `cpu` itself if there is none.
  */
-static __noinline s32 apart_from_siblings(struct task_struct *p, s32 cpu)
+COLD s32 apart_from_siblings(struct task_struct *p __arg_trusted, s32 cpu)
 {
-	struct task_state *t = p ? task_state(p) : NULL;
+	struct task_state *t = task_state(p);
 	struct cpu_state *c = cpu_state(cpu);
 	u32 from = scan_from(), i;
-	u64 now = k_now(), weight;
+	u64 weight;
 	s32 best = cpu;
 
 	if (!t || !c)
@@ -40,12 +45,12 @@ static __noinline s32 apart_from_siblings(struct task_struct *p, s32 cpu)
 	weight = c->weight[1] + (queue_cpu(t) == cpu ? 0 : t->weight);
 	bpf_for(i, 0, nr_candidates()) {
 		u32 other = candidate(p, from, i);
-		struct cpu_state *o = cpu_state(other);
+		u64 there = weight_if_as_good(p, cpu, other, weight);
 
-		if (!o || other == (u32)cpu || !as_good(p, t, cpu, other, weight, now))
+		if (there == ~0ULL)
 			continue;
 		best = other;
-		weight = o->weight[1] + t->weight;
+		weight = there;
 	}
 	return best;
 }
@@ -60,32 +65,36 @@ static __always_inline s32 unstacked(struct task_struct *p, const struct task_st
 	return to;
 }
 
-static __noinline bool pull_normal(s32 cpu, bool far)
+/* `cpu` pulls the first normal task that waits for `from`, if any. */
+COLD bool pull_from(s32 cpu, s32 from, bool far)
 {
-	struct cpu_state *own = cpu_state(cpu);
-	u32 at = cpu, i;
+	struct cpu_state *own = cpu_state(cpu), *c = cpu_state(from);
 
-	if (!own)
+	if (!own || !c || far_apart(cpu, from) != far)
 		return false;
-	bpf_for(i, 0, MAX_LOOK) {
-		s32 from = next_waiting(cpu, at, false);
-		struct cpu_state *c = cpu_state(from);
+	if (!waiting_normal(from, c)) {
+		nobody_waits_at(from, c);
+		return false;
+	}
+	if (!k_take(queue_of(from, CLASS_NORMAL)) && !k_take(late_queue_of(from)))
+		return false;
+	count(own, CNT_PULLED);
+	if (far)
+		count(own, CNT_FAR);
+	return true;
+}
 
-		if (!c)
+COLD bool pull_normal(s32 cpu, bool far)
+{
+	s32 at = cpu;
+	u32 i;
+
+	bpf_for(i, 0, MAX_LOOK) {
+		at = next_waiting(cpu, at, false);
+		if (at < 0)
 			break;
-		at = from;
-		if (far_apart(cpu, from) != far)
-			continue;
-		if (!waiting_normal(from, c)) {
-			nobody_waits_at(from, c);
-			continue;
-		}
-		if (k_take(queue_of(from, CLASS_NORMAL)) || k_take(late_queue_of(from))) {
-			count(own, CNT_PULLED);
-			if (far)
-				count(own, CNT_FAR);
+		if (pull_from(cpu, at, far))
 			return true;
-		}
 	}
 	return false;
 }
@@ -103,28 +112,6 @@ static __always_inline bool take_normal(s32 cpu, struct cpu_state *c)
 		}
 	}
 	return pull_normal(cpu, false) || (nr_llcs > 1 && pull_normal(cpu, true));
-}
-
-static __noinline bool take_best_effort(s32 cpu)
-{
-	struct cpu_state *own = cpu_state(cpu);
-	u32 at = cpu, i;
-
-	if (!own)
-		return false;
-	bpf_for(i, 0, MAX_LOOK) {
-		s32 from = next_waiting(cpu, at, false);
-		struct cpu_state *c = cpu_state(from);
-
-		if (!c)
-			break;
-		at = from;
-		if (waiting_best_effort(from, c) && k_take(queue_of(from, CLASS_BEST_EFFORT))) {
-			count(own, CNT_PULLED);
-			return true;
-		}
-	}
-	return false;
 }
 
 #endif

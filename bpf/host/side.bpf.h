@@ -84,12 +84,11 @@ static __always_inline u64 side_slice_ns(const struct task_state *t, const struc
 	return t->base_ns == OTHER_DEADLINE_NS && !is_vcpu(t) ? c->base_request_ns : t->base_ns;
 }
 
-/* A request begins: with the length that is set for the VM by now. */
-static __always_inline void new_request(const struct task_struct *p, struct task_state *t, struct cpu_state *c)
+/* The next one has the length that is set for the VM by now. */
+static __always_inline void side_request_done(struct task_state *t, const struct cpu_state *c)
 {
-	if (is_vcpu(t) && !k_custom_slice(p))
+	if (is_vcpu(t))
 		t->base_ns = vcpu_request_ns(t, c);
-	renew_request(t, c);
 }
 
 static __always_inline bool side_usable(const struct cpu_state *c)

@@ -210,7 +210,8 @@ static __always_inline void vcpu_of_vm(struct task_state *t, s32 tid, u64 vcpu, 
 	c = cpu_state(cpu);
 	if (!c)
 		return;
-	t->base_ns = c->base_request_ns;
+	if (!t->custom)
+		t->base_ns = c->base_request_ns;
 	take_place(t, cpu);
 	if (queue_cpu(t) != cpu)
 		leave_place(t);

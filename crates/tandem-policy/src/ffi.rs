@@ -57,7 +57,7 @@ pub mod safe {
         wakeup_preempts(wakee_deadline: u64, curr_deadline: u64, curr_lead: i64, curr_ran_ns: u64, curr_burst_ns: u64, base_ns: u64) -> bool;
         progress_alone(clock: u64, v: u64, gained: u64) -> u64;
         is_bounded(request_ns: u64, weight: u64, base_ns: u64) -> bool;
-        deadline_moved(deadline: u64, v: u64, end_v: u64, base_ns: u64) -> u64;
+        deadline_moved(deadline: u64, bounded: bool, v: u64, end_v: u64, base_ns: u64) -> u64;
         wake_request_ns(base_ns: u64, mean_burst_ns: u64) -> u64;
         crowded_share(share: u32, stacked_busy: u32, siblings_busy: u32) -> u32;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;

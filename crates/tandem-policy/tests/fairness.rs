@@ -260,7 +260,7 @@ proptest! {
         let first = deadline;
         for part in 1..=parts {
             let at = v.wrapping_add(virtual_ns(request * part / parts, weight));
-            let moved = deadline_moved(deadline, at, end, BASE_NS);
+            let moved = deadline_moved(deadline, is_bounded(request, weight, BASE_NS), at, end, BASE_NS);
             prop_assert!(moved.wrapping_sub(deadline) < 1 << 62, "it never gets earlier");
             let left = end.wrapping_sub(at);
             let expected = if is_bounded(request, weight, BASE_NS) { at.wrapping_add(left.min(BASE_NS + 1)) } else { first };
@@ -268,6 +268,18 @@ proptest! {
             deadline = moved;
         }
         prop_assert_eq!(deadline, end);
+    }
+
+    #[test]
+    fn an_early_deadline_holds_until_the_task_has_run_past_it(
+        v in any::<u64>(), weight in 1u64 << 20..1 << 24, expected in 100_000u64..2_900_000, ran in 0u64..3_000_000,
+    ) {
+        let end = v.wrapping_add(virtual_ns(BASE_NS, weight));
+        let deadline = v.wrapping_add(deadline_distance(expected, weight, BASE_NS));
+        let bounded = is_bounded(expected, weight, BASE_NS);
+        prop_assert!(!bounded, "a task that asks for less than the bound, at this weight");
+        let moved = deadline_moved(deadline, bounded, v.wrapping_add(virtual_ns(ran, weight)), end, BASE_NS);
+        prop_assert_eq!(moved, if virtual_ns(ran, weight) <= virtual_ns(expected, weight) { deadline } else { end });
     }
 }
 
