@@ -41,13 +41,12 @@ bench: build ## Compare with other schedulers (built from the registry; SCX_CHEC
 	$(TANDEM) lab run bench --json $(TARGET)/tandem/bench.json
 	$(TANDEM) lab run bench-cost --json $(TARGET)/tandem/bench-cost.json
 
-soak: build ## Long: ten minutes of the torture that make test does for 25 seconds, 100,000 interleavings of each kind, 100 boots and kills of VMs
+soak: build ## Long: ten minutes each of the tortures that make test does for 25 seconds, alone and on a host with VMs, 100,000 interleavings of each kind, 100 boots and kills of VMs
 	$(TANDEM) sim explore --runs 100000
 	@mkdir -p $(TARGET)/tandem
-	@sed 's/TORTURE_SECS:-25/TORTURE_SECS:-600/; s/^timeout_s = .*/timeout_s = 900/' experiments/test-torture.toml > $(TARGET)/tandem/soak.toml
-	$(TANDEM) lab run $(TARGET)/tandem/soak.toml
-	@sed 's/BOOTS:-6/BOOTS:-100/' experiments/test-host-boots.toml > $(TARGET)/tandem/soak-host.toml
-	$(TANDEM) lab run $(TARGET)/tandem/soak-host.toml
+	@set -e; for kind in alone host; do scripts/torture.sh $$kind 600 > $(TARGET)/tandem/soak-$$kind.toml; $(TANDEM) lab run $(TARGET)/tandem/soak-$$kind.toml; done
+	@sed 's/BOOTS:-6/BOOTS:-100/' experiments/test-host-boots.toml > $(TARGET)/tandem/soak-boots.toml
+	$(TANDEM) lab run $(TARGET)/tandem/soak-boots.toml
 
 paper: build ## The papers' experiments in the simulator: docs/RESULTS.md
 	$(TANDEM) sim results docs/RESULTS.md

@@ -34,37 +34,21 @@ lab() { # experiment arguments...
     esac
 }
 
-for experiment in test-load test-guest test-techniques test-faults test-reports test-away test-hotplug test-nested test-host test-host-boots test-crowd test-probe test-torture; do
+for experiment in test-load test-guest test-techniques test-faults test-reports test-away test-hotplug test-nested test-observe test-host test-host-boots test-host-faults test-crowd test-probe test-torture; do
     lab "$experiment"
 done
 
-# The torture once more where the host takes the vCPUs away half of the time, at irregular lengths. Without slice timers, which
-# the emulated virtualisation does not bear.
-nested_torture() {
-    sed -e 's/^name = .*/name = "test-torture-nested"/; s/^title = .*/title = "The same in a guest whose vCPUs are preempted half of the time"/' \
-        -e 's/^mode = .*/mode = "nested"/; /^cpus = /d; s/^timeout_s = .*/timeout_s = 400/' \
-        -e 's/tandem guest --stats/tandem guest --no-slice-timers --stats/; s/TORTURE_SLEEPERS:-10000/TORTURE_SLEEPERS:-1000/g' \
-        experiments/test-torture.toml
-    printf '\n[[vm]]\nname = "a"\npins = [1, 2]\nmemory_mib = 1024\nemulator_apart = true\n'
-    printf '\n[[contention]]\nname = "half"\ncpus = [1, 2]\non_us = 6000\noff_us = 6000\nseed = 5\n'
-}
-# And on the host, beneath two guests that compute.
-host_torture() {
-    sed -e 's/^name = .*/name = "test-torture-host"/; s/^title = .*/title = "The same on a host, beneath two CPU-bound guests"/' \
-        -e 's/^mode = .*/mode = "nested"\nunder_test = "host"/; /^cpus = /d; s/tandem guest --stats/tandem host --stats/' \
-        -e 's/^others() .*/others() { [ "$(pidof qemu | wc -w)" = 2 ] \&\& kill -$1 $(pidof qemu) || fail "guests are gone"; }/; s/^timeout_s = .*/timeout_s = 400/' experiments/test-torture.toml
-    for vm in a b; do
-        printf '\n[[vm]]\nname = "%s"\npins = [1, 2]\nfree = true\nlayout = "libvirt"\n' $vm
-        printf '\n[[background]]\nmachine = "%s"\nargv = ["tandem-kit", "spin", "--threads", "2", "--secs", "3600"]\n' $vm
-    done
-}
-nested=$(dirname "$log")/test-torture-nested.$$.toml
-nested_torture > "$nested"
-beneath=$(dirname "$log")/test-torture-host.$$.toml
-host_torture > "$beneath"
-trap 'rm -f "$log" "$nested" "$beneath"' EXIT
-lab "$nested"
-lab "$beneath"
+# Experiments that are made from others.
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$log" "$work"' EXIT
+for kind in nested host; do
+    scripts/torture.sh $kind > "$work/torture-$kind.toml"
+    lab "$work/torture-$kind.toml"
+done
+
+# Guests boot under a sched_ext scheduler on each kernel: a known way to hang hosts.
+few_boots=$work/test-host-boots.toml
+sed 's/BOOTS:-6/BOOTS:-3/' experiments/test-host-boots.toml > "$few_boots"
 
 echo "== other kernels"
 if kernels=$("$bin/tandem" lab kernels); then
@@ -74,6 +58,11 @@ if kernels=$("$bin/tandem" lab kernels); then
     for series in 6.16 6.19 7.1 7.3; do
         if echo "$kernels" | grep -q "^$series "; then lab test-kernel --kernel "$series"; fi
     done
+    for series in 6.16 6.19 7.3; do
+        if echo "$kernels" | grep -q "^$series "; then lab "$few_boots" --kernel "$series"; fi
+    done
+    # Watching needs no sched_ext.
+    if echo "$kernels" | grep -q "^6.12 "; then lab test-observe --kernel 6.12; fi
 else
     failed=$((failed + 1)); echo "FAILED: no list of kernels"
 fi

@@ -172,6 +172,16 @@ static __always_inline bool k_take(u64 dsq)
 	return scx_bpf_dsq_move_to_local(dsq, 0);
 }
 
+/* The DSQ that a task is in; ~0: none. The simulator has another one. */
+#ifndef k_dsq_of
+static __always_inline u64 k_dsq_of(const struct task_struct *p)
+{
+	struct scx_dispatch_q *dsq = BPF_CORE_READ(p, scx.dsq);
+
+	return dsq ? BPF_CORE_READ(dsq, id) : ~0ULL;
+}
+#endif
+
 /* Key of the first task of a queue ordered by key; false if the queue is empty. */
 static __always_inline bool k_peek_key(u64 dsq, u64 *key)
 {

@@ -46,8 +46,11 @@ static __always_inline u64 side_debt_ns(const struct task_struct *p, struct task
 /* CPU-bound tasks that a CPU may have without being too heavy for load balance, whatever the others have: one, as a rule. */
 static __always_inline u32 side_uncrowded(const struct cpu_state *c, u64 now);
 
-/* May load balance move a CPU-bound task from the queue of `from` to `to`? */
-static __always_inline bool side_may_move(const struct task_state *t, s32 from, s32 to);
+/*
+ * May load balance move a CPU-bound task from the queue of `from` to `to`? `evens_out`: `from` is heavier without it, too; otherwise it
+ * only changes places in turn.
+ */
+static __always_inline bool side_may_move(const struct task_state *t, s32 from, s32 to, bool evens_out);
 
 /* A real-time or deadline task has taken this CPU. */
 static __always_inline void side_cpu_lost(struct cpu_state *c);

@@ -173,7 +173,7 @@ COLD u64 pull_task(s32 pid, s32 cpu, u64 excess)
 	bpf_rcu_read_lock();
 	t = task_state(task);
 	if (t && t->cpu_bound_stake && t->stake && queue_cpu(t) != cpu && move_improves(t->weight, excess) && !k_is_pinned(task) &&
-	    k_allowed(task, cpu) && side_may_move(t, queue_cpu(t), cpu)) {
+	    k_allowed(task, cpu) && side_may_move(t, queue_cpu(t), cpu, true)) {
 		if (own)
 			join_to_move(task, t, own, cpu);
 		weight = t->weight;
@@ -332,6 +332,7 @@ static __always_inline s32 push_task(struct task_struct *p, struct task_state *t
 		.queue_tasks = c->cpu_bound_tasks,
 	};
 	s32 to = c->give_to;
+	bool evens_out;
 
 	if (!t->cpu_bound_stake)
 		return cpu;
@@ -341,9 +342,10 @@ static __always_inline s32 push_task(struct task_struct *p, struct task_state *t
 		return cpu;
 	if (matters_for_turns(t->weight, c->give_excess))
 		c->lightest[0] = min_u64(c->lightest[0], t->weight);
-	if (!move_improves(t->weight, c->give_excess) && !rotates_away(&view))
+	evens_out = move_improves(t->weight, c->give_excess);
+	if (!evens_out && !rotates_away(&view))
 		return cpu;
-	if (k_is_pinned(p) || !k_allowed(p, to) || !side_may_move(t, cpu, to))
+	if (k_is_pinned(p) || !k_allowed(p, to) || !side_may_move(t, cpu, to, evens_out))
 		return cpu;
 	c->give_to = -1;
 	count_task(CNT_LB_PUSHED, p->pid);

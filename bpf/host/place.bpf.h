@@ -13,6 +13,9 @@
 #include "../core/hotplug.bpf.h"
 #include "../core/spread.bpf.h"
 
+/* A pCPU of which higher classes leave less than this is not as good as another one. */
+#define APART_SHARE (TANDEM_SCALE * 3 / 4)
+
 /* Would p be as well served on `other` as on `cpu`, with this weight there? Returns the weight on `other`, with p; ~0: it would not. */
 COLD u64 weight_if_as_good(struct task_struct *p __arg_trusted, s32 cpu, s32 other, u64 weight)
 {
@@ -23,7 +26,7 @@ COLD u64 weight_if_as_good(struct task_struct *p __arg_trusted, s32 cpu, s32 oth
 	if (!t || !c || other == cpu || !c->online || !k_allowed(p, other))
 		return ~0ULL;
 	there = c->weight[1] + t->weight;
-	return there <= weight && !far_apart(cpu, other) && share_now(c, k_now()) >= TANDEM_SCALE * 3 / 4 && !siblings_at(t, other) ?
+	return there <= weight && !far_apart(cpu, other) && share_now(c, k_now()) >= APART_SHARE && !siblings_at(t, other) ?
 	       there : ~0ULL;
 }
 

@@ -28,15 +28,18 @@ static __always_inline u32 side_capacity(const struct cpu_state *c, u64 now)
 	return share ? share : 1;
 }
 
-/* Where higher classes take much, even a single task waits for long. */
+/* With less than this left by higher classes, even a single task waits for long. */
+#define UNCROWDED_SHARE (TANDEM_SCALE / 2)
+
 static __always_inline u32 side_uncrowded(const struct cpu_state *c, u64 now)
 {
-	return share_now(c, now) >= TANDEM_SCALE / 2;
+	return share_now(c, now) >= UNCROWDED_SHARE;
 }
 
-static __always_inline bool side_may_move(const struct task_state *t, s32 from, s32 to)
+/* A heavier pCPU is not as good as one with a sibling: there it would take other VMs' time. */
+static __always_inline bool side_may_move(const struct task_state *t, s32 from, s32 to, bool evens_out)
 {
-	return !siblings_at(t, to) || siblings_at(t, from) || !vm_uses(t, VM_APART);
+	return evens_out || !siblings_at(t, to) || siblings_at(t, from) || !vm_uses(t, VM_APART);
 }
 
 static __always_inline void share_changes(struct cpu_state *c, u64 away_since_ns, u64 now)

@@ -31,9 +31,7 @@ static __always_inline u64 left_of(const struct task_state *t, const struct cpu_
 /* Does `to` wait in the queue that it is counted in? It may be on its way from one to another. */
 static __always_inline bool waits_where_counted(struct task_struct *to, const struct task_state *t)
 {
-	struct scx_dispatch_q *dsq = BPF_CORE_READ(to, scx.dsq);
-
-	return dsq && queue_cpu(t) >= 0 && BPF_CORE_READ(dsq, id) == queue_of(queue_cpu(t), t->class);
+	return queue_cpu(t) >= 0 && k_dsq_of(to) == queue_of(queue_cpu(t), t->class);
 }
 
 /* Both run queues are locked. `to` is runnable and does not run, which the kernel has checked. */

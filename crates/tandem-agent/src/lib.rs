@@ -172,8 +172,12 @@ pub struct VmSpec {
     /// Number of its network: it is 10.0.N.2, the host 10.0.N.1. `None`: it has no network card.
     #[serde(default)]
     pub network: Option<u8>,
+    /// Size of its disk in MiB; 0: it has none.
+    pub disk_mib: u32,
     /// QEMU CPU model.
     pub cpu_model: String,
+    /// Release of its kernel: the host has `/lib/vmlinux-RELEASE` and `/lib/guest-RELEASE.cpio`.
+    pub kernel: String,
     /// Additional kernel parameters.
     pub kernel_args: String,
 }

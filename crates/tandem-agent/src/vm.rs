@@ -44,6 +44,9 @@ impl Guests {
         if !spec.name.chars().all(|c| c.is_ascii_alphanumeric()) || self.0.contains_key(&spec.name) {
             return Err(format!("guest name {:?} is taken or not alphanumeric", spec.name));
         }
+        if spec.disk_mib > 0 {
+            make_disk(spec)?;
+        }
         let socket = format!("/run/vm-{}.sock", spec.name);
         let mut qemu =
             qemu_command(spec, &socket).spawn().map_err(|error| format!("cannot run qemu: {error}"))?;
@@ -219,6 +222,26 @@ pub fn console(name: &str) -> Result<String, String> {
     tail().map_err(|error| format!("{path}: {error}"))
 }
 
+/// More modules than any guest needs, and the address of its network card.
+fn modules_of(spec: &VmSpec) -> String {
+    let disk = if spec.disk_mib > 0 { ",virtio_blk" } else { "" };
+    let network = spec.network.map_or_else(String::new, |number| {
+        format!(",failover,net_failover,virtio_net tandem.address=10.0.{number}.2")
+    });
+    format!("{disk}{network}")
+}
+
+fn disk_path(name: &str) -> String {
+    format!("/run/disk-{name}")
+}
+
+/// An empty disk. It takes memory only where it is written.
+fn make_disk(spec: &VmSpec) -> Result<(), String> {
+    let path = disk_path(&spec.name);
+    let made = File::create(&path).and_then(|file| file.set_len(u64::from(spec.disk_mib) << 20));
+    made.map_err(|error| format!("{path}: {error}"))
+}
+
 fn qemu_command(spec: &VmSpec, socket: &str) -> Command {
     let mut command = Command::new("/bin/qemu");
     let errors =
@@ -231,13 +254,12 @@ fn qemu_command(spec: &VmSpec, socket: &str) -> Command {
         .args(["-smp", &spec.vcpus.to_string(), "-m", &format!("{}M", spec.memory_mib)])
         .args(["-display", "none", "-nodefaults", "-no-user-config", "-no-reboot"])
         .args(["-serial", &format!("file:{}", console_path(&spec.name))])
-        .args(["-kernel", "/lib/vmlinux", "-initrd", "/lib/guest.cpio", "-append"])
+        .args(["-kernel", &format!("/lib/vmlinux-{}", spec.kernel)])
+        .args(["-initrd", &format!("/lib/guest-{}.cpio", spec.kernel), "-append"])
         .arg(format!(
             "console=ttyS0 panic=-1 quiet rdinit=/init tandem.role={} tandem.modules=virtio_mmio{} {}",
             spec.name,
-            spec.network.map_or_else(String::new, |number| format!(
-                ",failover,net_failover,virtio_net tandem.address=10.0.{number}.2"
-            )),
+            modules_of(spec),
             spec.kernel_args
         ))
         .args(["-device", "virtio-serial-device"])
@@ -250,6 +272,14 @@ fn qemu_command(spec: &VmSpec, socket: &str) -> Command {
         command
             .args(["-netdev", &format!("tap,id=net,ifname=tap{number},script=no,downscript=no,vhost=on")])
             .args(["-device", "virtio-net-device,netdev=net"]);
+    }
+    if spec.disk_mib > 0 {
+        command
+            .args([
+                "-drive",
+                &format!("if=none,id=disk,format=raw,cache=unsafe,file={}", disk_path(&spec.name)),
+            ])
+            .args(["-device", "virtio-blk-device,drive=disk"]);
     }
     command
 }

@@ -43,6 +43,10 @@
 	for (s64 ___at = (s64)(start), ___end = (s64)(end);				\
 	     ___at < ___end && (((i) = ___at), 1); ___at++)
 
+/* A task's DSQ is the simulator's. */
+u64 sim_dsq_of(const struct task_struct *p);
+#define k_dsq_of(p) sim_dsq_of(p)
+
 #ifdef SIM_EXPLORE
 #include "explore.h"
 #endif

@@ -205,6 +205,8 @@ pub struct VmReport {
 pub struct Report {
     /// Length of the interval, seconds.
     pub interval_s: f64,
+    /// Its end, seconds of CLOCK_MONOTONIC: the clock of ftrace's `mono`.
+    pub until_s: f64,
     /// The VMs, by name.
     pub vms: Vec<VmReport>,
     /// What could not be observed, because of hooks that are missing.
@@ -238,6 +240,7 @@ pub fn between(earlier: &Snapshot, later: &Snapshot, mut label: impl FnMut(u32) 
     let bpf_ns = later.bpf_ns.saturating_sub(earlier.bpf_ns);
     Report {
         interval_s: interval_ns / 1e9,
+        until_s: later.at_ns as f64 / 1e9,
         vms: reports,
         not_observed: Vec::new(),
         no_room: later.no_room,

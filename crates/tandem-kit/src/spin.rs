@@ -27,6 +27,12 @@ pub struct Args {
     /// How many of the threads (the last ones) run as SCHED_IDLE
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=MAX_THREADS))]
     idle: u32,
+    /// All threads are SCHED_FIFO, of this priority
+    #[arg(long, value_name = "PRIORITY", conflicts_with_all = ["nice", "idle"], value_parser = clap::value_parser!(i32).range(1..=99))]
+    fifo: Option<i32>,
+    /// All threads are SCHED_DEADLINE: run time and period, microseconds. The kernel takes no pinned ones
+    #[arg(long, value_name = "RUN/PERIOD", conflicts_with_all = ["nice", "idle", "fifo", "cpus"], value_parser = deadline)]
+    deadline_us: Option<(u64, u64)>,
     /// CPUs to pin to, e.g. 0-1,3; thread i takes the i-th, round-robin
     #[arg(long)]
     cpus: Option<CpuList>,
@@ -51,6 +57,14 @@ struct ThreadReport {
     /// CPU time as the kernel accounts it, milliseconds.
     cpu_ms: f64,
     windows: Vec<u64>,
+}
+
+/// Run time and period of SCHED_DEADLINE, microseconds.
+fn deadline(text: &str) -> Result<(u64, u64), String> {
+    let both = text.split_once('/').and_then(|(run, period)| Some((run.parse().ok()?, period.parse().ok()?)));
+    // The kernel's own limits are 1 us and 4 s.
+    both.filter(|(run, period)| (10..=*period).contains(run) && *period <= 4_000_000)
+        .ok_or_else(|| "expected RUN/PERIOD in us, as in 5000/10000: from 10, at most 4000000".to_owned())
 }
 
 pub fn run(args: &Args) -> Result<Value> {
@@ -143,6 +157,15 @@ fn is_idle(args: &Args, index: usize) -> bool {
     index >= (args.threads - args.idle) as usize
 }
 
+fn policy_of(args: &Args, index: usize) -> &'static str {
+    match (args.fifo, args.deadline_us) {
+        (Some(_), _) => "fifo",
+        (_, Some(_)) => "deadline",
+        _ if is_idle(args, index) => "idle",
+        _ => "normal",
+    }
+}
+
 fn cpu_of(args: &Args, index: usize) -> Option<usize> {
     args.cpus.as_ref().map(|CpuList(cpus)| cpus[index % cpus.len()])
 }
@@ -161,6 +184,12 @@ fn set_up(args: &Args, index: usize) -> Result<()> {
     }
     if is_idle(args, index) {
         sys::set_idle_policy().context("cannot become SCHED_IDLE")?;
+    }
+    if let Some(priority) = args.fifo {
+        sys::set_fifo_policy(priority).context("cannot become SCHED_FIFO")?;
+    }
+    if let Some((run_us, period_us)) = args.deadline_us {
+        sys::set_deadline_policy(run_us * 1000, period_us * 1000).context("cannot become SCHED_DEADLINE")?;
     }
     Ok(())
 }
@@ -186,7 +215,7 @@ fn spin(args: &Args, index: usize, start_ns: u64, chunk: u64, window_count: usiz
         work: total,
         work_per_s: (total as f64 / elapsed_s).round(),
         nice: nice_of(args, index),
-        policy: if is_idle(args, index) { "idle" } else { "normal" },
+        policy: policy_of(args, index),
         cpu: cpu_of(args, index),
         preempted: after.preempted - before.preempted,
         cpu_ms: after.cpu_ms - before.cpu_ms,

@@ -92,6 +92,36 @@ pub fn set_fifo_policy(priority: i32) -> io::Result<()> {
     set_policy(libc::SCHED_FIFO, priority)
 }
 
+/// Parameters of a scheduling class (`struct sched_attr`, sched(7)).
+#[repr(C)]
+#[derive(Default)]
+struct SchedAttr {
+    size: u32,
+    sched_policy: u32,
+    sched_flags: u64,
+    sched_nice: i32,
+    sched_priority: u32,
+    sched_runtime: u64,
+    sched_deadline: u64,
+    sched_period: u64,
+}
+
+/// Makes the calling thread SCHED_DEADLINE, with the deadline at the end of the period.
+pub fn set_deadline_policy(runtime_ns: u64, period_ns: u64) -> io::Result<()> {
+    const SCHED_DEADLINE: u32 = 6;
+    let attr = SchedAttr {
+        size: std::mem::size_of::<SchedAttr>() as u32,
+        sched_policy: SCHED_DEADLINE,
+        sched_runtime: runtime_ns,
+        sched_deadline: period_ns,
+        sched_period: period_ns,
+        ..SchedAttr::default()
+    };
+    // SAFETY: `attr` is valid for the call and has the size that it names; thread 0 is the calling one, and there are no flags.
+    let failed = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &attr, 0) };
+    check(libc::c_int::try_from(failed).unwrap_or(-1))
+}
+
 fn set_policy(policy: libc::c_int, priority: i32) -> io::Result<()> {
     let param = libc::sched_param { sched_priority: priority };
     // SAFETY: `param` is valid for the call; pid 0 is the calling thread.

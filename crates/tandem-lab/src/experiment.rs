@@ -58,6 +58,8 @@ pub struct Experiment {
     pub sockets: Option<usize>,
     /// Name of the guest under test, or `host`: the machine beneath all guests; default: the first guest.
     pub under_test: Option<String>,
+    /// Series of the host's kernel, e.g. `6.12`; default: the newest.
+    pub kernel: Option<String>,
     /// Guests.
     #[serde(default, rename = "vm")]
     pub vms: Vec<Vm>,
@@ -92,6 +94,9 @@ pub struct Experiment {
 
 /// Most CPUs of the emulator.
 const MOST_CPUS: usize = 255;
+
+/// Largest disk of a guest, MiB.
+const MOST_DISK_MIB: u32 = 512;
 
 /// Upper bound of a workload's time limit, seconds.
 const LONGEST_S: f64 = 7200.0;
@@ -149,6 +154,8 @@ pub struct Vm {
     /// Memory in MiB.
     #[serde(default = "memory_mib")]
     pub memory_mib: u32,
+    /// Series of its kernel, e.g. `6.18`, if it is another one than the host's.
+    pub kernel: Option<String>,
     /// Additional kernel parameters.
     #[serde(default)]
     pub kernel_args: String,
@@ -160,6 +167,9 @@ pub struct Vm {
     /// A network card (virtio, with vhost) on a link to the host: the n-th guest with one is 10.0.n.2, the host 10.0.n.1.
     #[serde(default)]
     pub network: bool,
+    /// A disk (virtio) of so many MiB, in the host's memory; 0: none.
+    #[serde(default)]
+    pub disk_mib: u32,
     /// KVM's paravirtual features that QEMU's named CPU models lack: unhalt, TLB flush, IPIs, yield.
     #[serde(default)]
     pub paravirtual: bool,
@@ -541,6 +551,12 @@ impl Experiment {
                     vm.name
                 ));
             }
+            if vm.disk_mib > MOST_DISK_MIB {
+                return Err(format!(
+                    "guest {}: disk_mib up to {MOST_DISK_MIB}: it is in the host's memory",
+                    vm.name
+                ));
+            }
             if vm.weight.is_some_and(|weight| !(1..=10_000).contains(&weight)) {
                 return Err(format!("guest {}: weight from 1 to 10000", vm.name));
             }
@@ -619,6 +635,14 @@ impl Experiment {
             }
         }
         Ok(())
+    }
+
+    /// Do programs on the host measure guests in this workload? They run on its CPU 0.
+    pub fn has_clients(&self, workload: &Workload) -> bool {
+        let on_host = |machine: &str| machine == SINGLE;
+        self.mode == Mode::Nested
+            && (on_host(workload.on.as_deref().unwrap_or(self.target()))
+                || workload.also.iter().any(|also| on_host(&also.machine)))
     }
 
     /// Is this program the command of an arm?

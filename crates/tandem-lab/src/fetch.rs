@@ -3,6 +3,7 @@
 //! is taken from the machine's sources.
 
 use crate::{cache, progress, sys, LabError};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,14 +22,30 @@ pub struct Parts {
     pub qemu_root: PathBuf,
     /// Root of the unpacked workload programs.
     pub programs_root: PathBuf,
-    /// Uncompressed kernel image.
-    pub vmlinux: PathBuf,
-    /// Folder of the kernel's modules.
-    pub modules: PathBuf,
-    /// Kernel release.
-    pub kernel_release: String,
+    /// Kernel of the host, and of the guests that have no other.
+    pub kernel: KernelFiles,
+    /// Kernels of guests that have another one than the host, by the guest's name.
+    pub guest_kernels: BTreeMap<String, KernelFiles>,
     /// Version of QEMU.
     pub qemu_version: String,
+}
+
+impl Parts {
+    /// Kernel of a guest.
+    pub fn kernel_of(&self, vm: &str) -> &KernelFiles {
+        self.guest_kernels.get(vm).unwrap_or(&self.kernel)
+    }
+}
+
+/// A kernel that machines of the lab boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelFiles {
+    /// Its release, as in `uname -r`.
+    pub release: String,
+    /// Uncompressed image.
+    pub vmlinux: PathBuf,
+    /// Folder of its modules, and of its configuration (`config`).
+    pub modules: PathBuf,
 }
 
 /// Fetches what is not in the cache yet.
@@ -50,15 +67,18 @@ pub fn parts() -> Result<Parts, LabError> {
         extract_vmlinux(&root.join("kernel"), &release, &root.join("vmlinux"))?;
         fs::write(&done, &release).map_err(LabError::io("write", &done))?;
     }
-    let kernel_release = fs::read_to_string(&done).map_err(LabError::io("read", &done))?.trim().to_string();
+    let release = fs::read_to_string(&done).map_err(LabError::io("read", &done))?.trim().to_string();
     let qemu_root = root.join("qemu");
     Ok(Parts {
         qemu_version: qemu_version(&qemu_root),
         qemu_root,
         programs_root: root.join("programs"),
-        vmlinux: root.join("vmlinux"),
-        modules: root.join("kernel/usr/lib/modules").join(&kernel_release),
-        kernel_release,
+        kernel: KernelFiles {
+            vmlinux: root.join("vmlinux"),
+            modules: root.join("kernel/usr/lib/modules").join(&release),
+            release,
+        },
+        guest_kernels: BTreeMap::new(),
     })
 }
 

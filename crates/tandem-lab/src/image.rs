@@ -1,8 +1,9 @@
-//! Builds the initial RAM disks. Base images (programs, emulator) are kept in the cache. Our own binaries are in a
-//! small archive that is appended at every boot, so that rebuilding them does not rebuild the base images.
+//! Builds the initial RAM disks. Base images (programs, emulator) are kept in the cache. A kernel's modules and our own
+//! binaries are in small archives that are appended at every boot: any machine can have any kernel, and rebuilding the
+//! binaries does not rebuild the base images.
 
 use crate::cpio::Archive;
-use crate::fetch::{library_dir, Parts};
+use crate::fetch::{library_dir, KernelFiles, Parts};
 use crate::{cache, progress, LabError};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Raised whenever the content of base images changes.
-const LAYOUT: u32 = 3;
+const LAYOUT: u32 = 4;
 const BUSYBOX: &str = "/usr/bin/busybox";
 /// Commands that scripts of experiments may use.
 const APPLETS: &str = "[ awk basename cat chmod chrt cmp cp cut date dd dirname dmesg echo env expr false find free \
@@ -31,6 +32,8 @@ const PROGRAMS: &[&str] = &[
     "usr/bin/redis-cli",
     "usr/bin/pbzip2",
 ];
+/// Clients of guests, on the host.
+const CLIENTS: &[&str] = &["usr/bin/wrk", "usr/bin/redis-benchmark"];
 /// The smallest build of QEMU that can run a guest of the lab.
 const HOST_QEMU: &str = "usr/bin/qemu-system-x86_64-microvm";
 const HOST_MODULES: &[&str] =
@@ -54,30 +57,22 @@ pub struct Images {
 /// Builds the base images that are not in the cache yet.
 pub fn base_images(parts: &Parts) -> Result<Images, LabError> {
     let dir = cache::dir()?;
-    let name = |kind: &str| dir.join(format!("{kind}-{}-{LAYOUT}.cpio", parts.kernel_release));
+    // All parts are fetched at the same time: the kernel's release tells their age.
+    let name = |kind: &str| dir.join(format!("{kind}-{}-{LAYOUT}.cpio", parts.kernel.release));
     let images = Images { guest: name("guest"), host: name("host") };
     if !images.guest.exists() {
         progress::note("lab: building the guest image");
         build(&images.guest, |archive| {
             common(archive)?;
-            for program in PROGRAMS {
-                with_libraries(
-                    archive,
-                    &parts.programs_root,
-                    program,
-                    &format!("usr/bin/{}", base_name(program)),
-                )?;
-            }
-            // BPF programs' loaders read the kernel's configuration here.
-            let config = format!("boot/config-{}", parts.kernel_release);
-            add(archive, &parts.modules.join("config"), &config, false)?;
-            modules(archive, parts, GUEST_MODULES)
+            programs(archive, parts, PROGRAMS)
         })?;
     }
     if !images.host.exists() {
         progress::note("lab: building the host image");
         build(&images.host, |archive| {
             common(archive)?;
+            programs(archive, parts, CLIENTS)?;
+            // Last: where both have a library, the emulator needs its own.
             with_libraries(archive, &parts.qemu_root, HOST_QEMU, "bin/qemu")?;
             for firmware in FIRMWARE {
                 let found = ["usr/share/qemu", "usr/share/seabios"]
@@ -88,11 +83,25 @@ pub fn base_images(parts: &Parts) -> Result<Images, LabError> {
                     add(archive, &path, &format!("usr/share/qemu/{firmware}"), false)?;
                 }
             }
-            add(archive, &parts.vmlinux, "lib/vmlinux", false)?;
-            modules(archive, parts, HOST_MODULES)
+            Ok(())
         })?;
     }
     Ok(images)
+}
+
+/// Writes the archive of what a machine needs of its kernel: modules of a host with guests, or of a guest.
+pub fn kernel(out: &Path, kernel: &KernelFiles, has_guests: bool) -> Result<(), LabError> {
+    build(out, |archive| {
+        // BPF programs' loaders read the kernel's configuration here.
+        let config = format!("boot/config-{}", kernel.release);
+        add(archive, &kernel.modules.join("config"), &config, false)?;
+        modules(archive, kernel, if has_guests { HOST_MODULES } else { GUEST_MODULES })
+    })
+}
+
+/// All modules that any machine of the lab needs.
+pub(crate) fn needed_modules() -> impl Iterator<Item = &'static str> {
+    HOST_MODULES.iter().chain(GUEST_MODULES).copied()
 }
 
 /// Writes the archive of our own binaries, and of the other schedulers that are `wanted`: a small guest has no room
@@ -134,9 +143,9 @@ pub fn concatenate(out: &Path, inputs: &[&Path]) -> Result<(), LabError> {
     Ok(())
 }
 
-/// An archive with one file in it.
-pub fn single(out: &Path, file: &Path, name: &str) -> Result<(), LabError> {
-    build(out, |archive| add(archive, file, name, false))
+/// An archive with these files, under these names.
+pub fn of_files(out: &Path, files: &[(PathBuf, String)]) -> Result<(), LabError> {
+    build(out, |archive| files.iter().try_for_each(|(file, name)| add(archive, file, name, false)))
 }
 
 /// Where our own binaries are: `$TANDEM_BIN_DIR`, else beside the running program.
@@ -189,6 +198,14 @@ fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
+/// Adds workload programs.
+fn programs(archive: &mut Out, parts: &Parts, names: &[&str]) -> Result<(), LabError> {
+    names.iter().try_for_each(|program| {
+        let name = format!("usr/bin/{}", base_name(program));
+        with_libraries(archive, &parts.programs_root, program, &name)
+    })
+}
+
 /// Adds a program with its loader and the shared libraries that its own loader finds.
 fn with_libraries(archive: &mut Out, root: &Path, program: &str, name: &str) -> Result<(), LabError> {
     let path = root.join(program);
@@ -224,9 +241,9 @@ fn with_libraries(archive: &mut Out, root: &Path, program: &str, name: &str) -> 
     Ok(())
 }
 
-fn modules(archive: &mut Out, parts: &Parts, names: &[&str]) -> Result<(), LabError> {
+fn modules(archive: &mut Out, kernel: &KernelFiles, names: &[&str]) -> Result<(), LabError> {
     for name in names {
-        let Some(path) = find_module(&parts.modules, name) else { continue };
+        let Some(path) = find_module(&kernel.modules, name) else { continue };
         let output =
             Command::new("xz").arg("-dc").arg(&path).output().map_err(LabError::io("run xz on", &path))?;
         if !output.status.success() {
@@ -240,7 +257,7 @@ fn modules(archive: &mut Out, parts: &Parts, names: &[&str]) -> Result<(), LabEr
     Ok(())
 }
 
-fn find_module(dir: &Path, name: &str) -> Option<PathBuf> {
+pub(crate) fn find_module(dir: &Path, name: &str) -> Option<PathBuf> {
     let wanted = [format!("{name}.ko.xz"), format!("{}.ko.xz", name.replace('-', "_"))];
     let mut stack = vec![dir.to_path_buf()];
     while let Some(dir) = stack.pop() {

@@ -1,11 +1,11 @@
-//! Kernels other than the newest: one of each series that Debian's suites offer at this moment. They boot as hosts
-//! without guests, so that only the kernel image is needed.
+//! Kernels other than the newest: one of each series that Debian's suites offer at this moment. Of each only the image,
+//! the configuration and the modules that the lab needs are kept.
 
-use crate::fetch::{extract_vmlinux, version_key, Apt};
-use crate::{cache, progress, LabError};
+use crate::fetch::{extract_vmlinux, version_key, Apt, KernelFiles};
+use crate::{cache, image, progress, LabError};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Suites that carry kernels of different ages.
 const SUITES: &[&str] =
@@ -27,6 +27,14 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Packages with its image, its modules and its configuration: of late each has its own.
+    fn packages(&self) -> Vec<String> {
+        let split = self.package.starts_with("linux-binary-");
+        let others =
+            ["modules", "base"].iter().filter(|_| split).map(|part| format!("linux-{part}-{}", self.release));
+        std::iter::once(self.package.clone()).chain(others).collect()
+    }
+
     /// Major and minor number.
     pub fn series(&self) -> String {
         let key = version_key(&self.release);
@@ -85,11 +93,11 @@ fn choose(names: &[String]) -> Vec<Kernel> {
     newest.into_values().collect()
 }
 
-/// Fetches the newest kernel whose release begins with `prefix`; returns it and its image.
+/// Fetches the newest kernel whose release begins with `prefix`.
 ///
 /// # Errors
 /// There is none, or it cannot be fetched.
-pub fn fetch(prefix: &str) -> Result<(String, PathBuf), LabError> {
+pub fn fetch(prefix: &str) -> Result<KernelFiles, LabError> {
     let folder = cache::dir()?.join("kernels");
     if let Some(known) = cached(&folder, prefix) {
         return Ok(known);
@@ -104,16 +112,44 @@ pub fn fetch(prefix: &str) -> Result<(String, PathBuf), LabError> {
         ),
     })?;
     let unpacked = folder.join("unpacked");
-    let packages = [kernel.package.clone()];
-    apt()?.unpack_exactly(&format!("kernel {}", kernel.release), &packages, &unpacked)?;
-    let image = folder.join(format!("vmlinux-{}", kernel.release));
-    extract_vmlinux(&unpacked, &kernel.release, &image)?;
+    let files = files_at(&folder, &kernel.release);
+    apt()?.unpack_exactly(&format!("kernel {}", kernel.release), &kernel.packages(), &unpacked)?;
+    keep_modules(&unpacked, &files)?;
+    // Last: it tells that the others are there.
+    extract_vmlinux(&unpacked, &kernel.release, &files.vmlinux)?;
     let _ = fs::remove_dir_all(&unpacked);
-    Ok((kernel.release.clone(), image))
+    Ok(files)
+}
+
+fn files_at(folder: &Path, release: &str) -> KernelFiles {
+    KernelFiles {
+        release: release.into(),
+        vmlinux: folder.join(format!("vmlinux-{release}")),
+        modules: folder.join(format!("modules-{release}")),
+    }
+}
+
+/// Copies what the lab needs of an unpacked kernel's modules, and its configuration. A module that is not there is built in.
+fn keep_modules(unpacked: &Path, files: &KernelFiles) -> Result<(), LabError> {
+    let all = ["usr/lib/modules", "lib/modules"].map(|dir| unpacked.join(dir).join(&files.release));
+    let boot = unpacked.join("boot").join(format!("config-{}", files.release));
+    let config = all.iter().map(|dir| dir.join("config")).chain([boot]).find(|path| path.exists());
+    let config = config.ok_or_else(|| LabError::Fetch {
+        what: format!("kernel {}", files.release),
+        reason: "its packages hold no configuration".into(),
+    })?;
+    let modules = image::needed_modules()
+        .filter_map(|name| all.iter().find_map(|dir| image::find_module(dir, name)))
+        .map(|path| (path.file_name().map(ToOwned::to_owned).unwrap_or_default(), path));
+    cache::create(&files.modules)?;
+    for (name, from) in modules.chain([("config".into(), config)]) {
+        fs::copy(&from, files.modules.join(name)).map_err(LabError::io("copy", &from))?;
+    }
+    Ok(())
 }
 
 /// A kernel that was fetched before.
-fn cached(folder: &Path, prefix: &str) -> Option<(String, PathBuf)> {
+fn cached(folder: &Path, prefix: &str) -> Option<KernelFiles> {
     let matches = |release: &str| {
         release == prefix
             || release
@@ -125,9 +161,11 @@ fn cached(folder: &Path, prefix: &str) -> Option<(String, PathBuf)> {
         .flatten()
         .filter_map(|entry| {
             let release = entry.file_name().to_string_lossy().strip_prefix("vmlinux-")?.to_string();
-            (release.ends_with(FLAVOUR) && matches(&release)).then(|| (release, entry.path()))
+            (release.ends_with(FLAVOUR) && matches(&release)).then(|| files_at(folder, &release))
         })
-        .max_by_key(|(release, _)| version_key(release))
+        // Those of older versions have no modules.
+        .filter(|files| files.modules.join("config").exists())
+        .max_by_key(|files| version_key(&files.release))
 }
 
 #[cfg(test)]
@@ -162,9 +200,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for release in ["7.2.13+deb14-cloud-amd64", "7.20.1-cloud-amd64"] {
             fs::write(dir.path().join(format!("vmlinux-{release}")), "x").unwrap();
+            assert!(
+                cached(dir.path(), "7.2").is_none_or(|known| known.release != release),
+                "without modules"
+            );
+            let modules = dir.path().join(format!("modules-{release}"));
+            fs::create_dir(&modules).unwrap();
+            fs::write(modules.join("config"), "x").unwrap();
         }
-        let (release, _) = cached(dir.path(), "7.2").unwrap();
-        assert_eq!(release, "7.2.13+deb14-cloud-amd64");
+        assert_eq!(cached(dir.path(), "7.2").unwrap().release, "7.2.13+deb14-cloud-amd64");
         assert!(cached(dir.path(), "7.3").is_none());
     }
 }

@@ -101,7 +101,7 @@ impl Machine {
             .args(["-m", &format!("{}M", size.memory_mib)])
             .args(["-display", "none", "-nodefaults", "-no-user-config", "-no-reboot", "-serial", "stdio"])
             .arg("-kernel")
-            .arg(&parts.vmlinux)
+            .arg(&parts.kernel.vmlinux)
             .arg("-initrd")
             .arg(initrd)
             .args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/init tandem.role=host"])

@@ -1,4 +1,5 @@
-//! Disturbance from outside: how long the outer machine made the emulator's vCPU threads wait, and its steal.
+//! Disturbance from outside: how long the outer machine made the emulator's vCPU threads wait, and its steal. And from
+//! the lab itself: clients on the host's CPU 0 that have no time to answer measure themselves.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,6 +8,38 @@ use std::fs;
 pub const WAIT_LIMIT_PCT: f64 = 25.0;
 /// Above this steal of the outer machine, the run is inconclusive.
 pub const STEAL_LIMIT_PCT: f64 = 10.0;
+
+/// With CPU 0 of the host this busy while clients run there, the run is inconclusive.
+pub const CLIENTS_LIMIT_PCT: f64 = 70.0;
+
+/// Time of one CPU, in ticks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    busy: u64,
+    total: u64,
+}
+
+impl CpuTime {
+    /// From a line of `/proc/stat`, such as `cpu0 10 0 5 100 0 0 0 0 0 0`. `None`: it is no such line.
+    pub fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        words.next().filter(|name| name.starts_with("cpu"))?;
+        let fields: Vec<u64> = words.take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
+        let total = fields.iter().try_fold(0u64, |sum, field| sum.checked_add(*field))?;
+        // Idle, and waiting for a disk.
+        let idle = fields.get(3)?.checked_add(*fields.get(4)?)?;
+        Some(Self { busy: total - idle, total })
+    }
+
+    /// Percent of the time since `earlier` in which it was busy.
+    pub fn busy_pct_since(self, earlier: Self) -> f64 {
+        let total = self.total.saturating_sub(earlier.total);
+        if total == 0 {
+            return 0.0;
+        }
+        100.0 * self.busy.saturating_sub(earlier.busy) as f64 / total as f64
+    }
+}
 
 /// The outer machine's accounting at one moment.
 #[derive(Debug, Clone, Default)]
@@ -66,6 +99,20 @@ pub fn between(earlier: &Snapshot, later: &Snapshot) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cpu_is_busy_when_it_is_neither_idle_nor_waits_for_a_disk() {
+        let at = |line| CpuTime::parse(line).unwrap();
+        let (first, second) = (at("cpu0 10 0 10 70 10 0 0 0 0 0"), at("cpu0 50 0 50 80 20 0 0 0 9 9"));
+        assert!((second.busy_pct_since(first) - 80.0).abs() < 1e-9);
+        assert_eq!(first.busy_pct_since(first), 0.0);
+        assert_eq!(first.busy_pct_since(second), 0.0, "a counter that goes back");
+        for line in
+            ["", "intr 1 2 3 4 5", "cpu0 1 2 3", "cpu0 a b c d e", "cpu0 18446744073709551615 1 1 1 1"]
+        {
+            assert_eq!(CpuTime::parse(line), None, "{line}");
+        }
+    }
 
     #[test]
     fn the_worst_thread_counts() {

@@ -1,7 +1,7 @@
 //! Runs an experiment: boots, repeats every arm in turn (ABBA), collects the samples, and decides the verdict.
 
 use crate::contention::{self, Delivered};
-use crate::experiment::{Background, Experiment, Mode, Workload, KERNEL_ARM};
+use crate::experiment::{Background, Experiment, Workload, KERNEL_ARM};
 use crate::host_truth::{vcpu_times, HostTruth, VcpuTime};
 use crate::lock::MachineLock;
 use crate::machine::Accel;
@@ -42,7 +42,7 @@ pub struct RunOptions {
     pub accel: AccelChoice,
     /// Print consoles of failed attempts.
     pub verbose: bool,
-    /// Boot another kernel than the newest: a series such as 6.18. Only without guests.
+    /// Boot another kernel than the experiment's: a series such as 6.18. Guests without one of their own get it, too.
     pub kernel: Option<String>,
 }
 
@@ -61,6 +61,8 @@ struct Measured {
     speed: Speed,
     wait_pct: f64,
     steal_pct: f64,
+    /// The busiest that CPU 0 of the host was while clients ran there.
+    clients_pct: Option<f64>,
     boot_s: f64,
     boots: u32,
 }
@@ -80,10 +82,7 @@ pub fn run(experiment: &Experiment, options: &RunOptions) -> Result<ExperimentRe
     let parts = fetch::parts()?;
     let images = image::base_images(&parts)?;
     let accel = choose_accel(options.accel, &parts, &images, &progress)?;
-    let parts = match &options.kernel {
-        Some(wanted) => other_kernel(parts, wanted, &experiment)?,
-        None => parts,
-    };
+    let parts = with_kernels(parts, options.kernel.as_ref(), &experiment)?;
 
     let mut result = new_result(&experiment, &parts, accel);
     result.attempts = 0;
@@ -173,6 +172,7 @@ impl Measured {
         self.facts = other.facts.or(self.facts.take());
         self.speed = other.speed;
         self.wait_pct = self.wait_pct.max(other.wait_pct);
+        self.clients_pct = self.clients_pct.into_iter().chain(other.clients_pct).reduce(f64::max);
         self.steal_pct = self.steal_pct.max(other.steal_pct);
         self.boot_s = other.boot_s;
         self.boots += 1;
@@ -237,7 +237,7 @@ fn try_kvm(parts: &fetch::Parts, images: &image::Images, progress: &Progress) ->
     if File::options().read(true).write(true).open("/dev/kvm").is_err() {
         return Ok(Accel::Tcg);
     }
-    let known = cache::dir()?.join(format!("accel-{}", parts.kernel_release));
+    let known = cache::dir()?.join(format!("accel-{}", parts.kernel.release));
     match std::fs::read_to_string(&known).as_deref() {
         Ok("kvm") => return Ok(Accel::Kvm),
         Ok("tcg") => return Ok(Accel::Tcg),
@@ -334,6 +334,8 @@ fn run_workload(
     for background in experiment.background.iter().filter(chosen) {
         beside.push((&background.machine, session.spawn(&background.machine, &background.argv)?));
     }
+    let clients = experiment.has_clients(workload);
+    let cpu0 = if clients { session.cpu0()? } else { noise::CpuTime::default() };
     let before = contention::truth(&mut session.machine.link)?;
     session.scheduler_loaded |= experiment.loads_scheduler;
     let limit = Duration::from_secs_f64(workload.timeout_s);
@@ -348,6 +350,10 @@ fn run_workload(
         outputs.push((Some(machine), session.ended(machine, handle, deadline)?));
     }
     let after = contention::truth(&mut session.machine.link)?;
+    if clients {
+        let busy_pct = session.cpu0()?.busy_pct_since(cpu0);
+        measured.clients_pct = Some(measured.clients_pct.unwrap_or(0.0).max(busy_pct));
+    }
     for (machine, handle) in beside {
         session.stop(machine, handle)?;
     }
@@ -405,18 +411,21 @@ fn lookup<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     })
 }
 
-/// The parts with another kernel. The images stay the same: a host without guests needs none of their modules.
-fn other_kernel(
-    parts: fetch::Parts,
-    wanted: &str,
+/// The parts with the kernels that are wanted.
+fn with_kernels(
+    mut parts: fetch::Parts,
+    wanted: Option<&String>,
     experiment: &Experiment,
 ) -> Result<fetch::Parts, LabError> {
-    if experiment.mode != Mode::Single {
-        let message = "another kernel can be chosen only in mode \"single\"".into();
-        return Err(LabError::Experiment { origin: experiment.name.clone(), message });
+    if let Some(series) = wanted.or(experiment.kernel.as_ref()) {
+        parts.kernel = kernels::fetch(series)?;
     }
-    let (kernel_release, vmlinux) = kernels::fetch(wanted)?;
-    Ok(fetch::Parts { kernel_release, vmlinux, ..parts })
+    for vm in &experiment.vms {
+        if let Some(series) = &vm.kernel {
+            parts.guest_kernels.insert(vm.name.clone(), kernels::fetch(series)?);
+        }
+    }
+    Ok(parts)
 }
 
 fn new_result(experiment: &Experiment, parts: &fetch::Parts, accel: Accel) -> ExperimentResult {
@@ -425,7 +434,7 @@ fn new_result(experiment: &Experiment, parts: &fetch::Parts, accel: Accel) -> Ex
         ExperimentResult::new(&experiment.name, Evidence::Kernel, arms[0], &arms, experiment.seed);
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     for (key, value) in [
-        ("kernel", json!(parts.kernel_release)),
+        ("kernel", json!(parts.kernel.release)),
         ("qemu", json!(parts.qemu_version)),
         ("accel", json!(accel.name())),
         ("slice_timers", json!(experiment.is_of_the_host() || rig::has_slice_timers(experiment.mode, accel))),
@@ -499,6 +508,13 @@ fn fill(result: &mut ExperimentResult, experiment: &Experiment, measured: Measur
     if experiment.timed && disturbed {
         result.verdict = RunVerdict::Inconclusive;
         result.reason = "something else used the machine".into();
+    }
+    if let Some(busy_pct) = measured.clients_pct {
+        result.noise.insert("cpu0_busy_pct".into(), round1(busy_pct));
+        if experiment.timed && busy_pct > noise::CLIENTS_LIMIT_PCT {
+            result.verdict = RunVerdict::Inconclusive;
+            result.reason = format!("the clients' CPU was busy for {busy_pct:.0} % of the time");
+        }
     }
     let delivered: Vec<Value> = summary(&measured.delivered);
     result.details = json!({

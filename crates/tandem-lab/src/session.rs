@@ -1,15 +1,16 @@
 //! One boot: the host, its guests, the scheduler under test, and the competitors.
 
 use crate::contention::Contenders;
-use crate::experiment::{hrtick_command, Experiment, Layout, Mode};
+use crate::experiment::{hrtick_command, Experiment, Layout, Mode, Vm};
 use crate::fetch::Parts;
 use crate::image::{self, Images};
 use crate::machine::{Accel, Machine, Size};
+use crate::noise::CpuTime;
 use crate::progress::Progress;
 use crate::rig;
 use crate::speed::{self, Speed};
 use crate::LabError;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tandem_agent::{CgroupLayout, Facts, Op, Output, VmSpec, SELF};
 
@@ -61,7 +62,7 @@ impl Session {
     ) -> Result<Self, LabError> {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let cpus = experiment.cpus.unwrap_or(cores + 1);
-        let initrd = initrd(images, work, experiment)?;
+        let initrd = initrd(parts, images, work, experiment)?;
         progress.step("booting the host");
         let size = Size {
             cpus,
@@ -94,11 +95,13 @@ impl Session {
                     free: vm.free,
                     weight: vm.weight,
                     network: experiment.network_of(vm),
+                    disk_mib: vm.disk_mib,
                     layout: vm.layout.map(|layout| match layout {
                         Layout::Proxmox => CgroupLayout::Proxmox,
                         Layout::Libvirt => CgroupLayout::Libvirt,
                     }),
                     cpu_model: cpu_model(accel, vm.paravirtual),
+                    kernel: parts.kernel_of(&vm.name).release.clone(),
                     kernel_args: vm.kernel_args.clone(),
                     emulator_apart: vm.emulator_apart,
                 };
@@ -158,6 +161,14 @@ impl Session {
             session.spawn(&background.machine, &background.argv)?;
         }
         Ok(session)
+    }
+
+    /// Time of the host's CPU 0, where clients run.
+    pub fn cpu0(&mut self) -> Result<CpuTime, LabError> {
+        let argv = ["grep", "^cpu0 ", "/proc/stat"].map(str::to_string);
+        let output = self.machine.link.exec(SELF, &argv, SHORT)?;
+        CpuTime::parse(&output.stdout)
+            .ok_or_else(|| LabError::Rig(format!("/proc/stat of the host: {:.80}", output.stdout)))
     }
 
     /// Starts a scheduler on a machine (none: the one under test), and waits until the kernel has enabled it.
@@ -317,35 +328,46 @@ pub fn last_words(output: Option<&Output>) -> String {
 }
 
 /// Refuses a guest that is too small for its image: it would die without naming the reason ("unable to mount root").
-fn enough_memory(experiment: &Experiment, image: &Path) -> Result<(), LabError> {
+fn enough_memory(experiment: &Experiment, vm: &Vm, image: &Path) -> Result<(), LabError> {
     let bytes = std::fs::metadata(image).map_err(LabError::io("read", image))?.len();
     let least = rig::least_memory_mib(bytes);
-    match experiment.vms.iter().find(|vm| vm.memory_mib < least) {
-        Some(vm) => Err(LabError::Experiment {
-            origin: experiment.name.clone(),
-            message: format!(
-                "guest {:?} has memory_mib = {}: its image needs {least} at least",
-                vm.name, vm.memory_mib
-            ),
-        }),
-        None => Ok(()),
+    if vm.memory_mib >= least {
+        return Ok(());
     }
+    Err(LabError::Experiment {
+        origin: experiment.name.clone(),
+        message: format!(
+            "guest {:?} has memory_mib = {}: its image needs {least} at least",
+            vm.name, vm.memory_mib
+        ),
+    })
 }
 
-fn initrd(images: &Images, work: &Path, experiment: &Experiment) -> Result<std::path::PathBuf, LabError> {
+fn initrd(parts: &Parts, images: &Images, work: &Path, experiment: &Experiment) -> Result<PathBuf, LabError> {
     let overlay = work.join("overlay.cpio");
     image::overlay(&overlay, |peer| experiment.uses(peer))?;
+    let own = work.join("kernel.cpio");
+    image::kernel(&own, &parts.kernel, experiment.mode == Mode::Nested)?;
     let initrd = work.join("host.cpio");
-    match experiment.mode {
-        Mode::Single => image::concatenate(&initrd, &[&images.guest, &overlay])?,
-        Mode::Nested => {
-            let guest = work.join("guest.cpio");
-            image::concatenate(&guest, &[&images.guest, &overlay])?;
-            enough_memory(experiment, &guest)?;
-            let carrier = work.join("carrier.cpio");
-            image::single(&carrier, &guest, "lib/guest.cpio")?;
-            image::concatenate(&initrd, &[&images.host, &overlay, &carrier])?;
-        }
+    if experiment.mode == Mode::Single {
+        image::concatenate(&initrd, &[&images.guest, &own, &overlay])?;
+        return Ok(initrd);
     }
+    let mut carried: Vec<(PathBuf, String)> = Vec::new();
+    for vm in &experiment.vms {
+        let kernel = parts.kernel_of(&vm.name);
+        let guest = work.join(format!("guest-{}.cpio", kernel.release));
+        if !guest.exists() {
+            let modules = work.join("modules.cpio");
+            image::kernel(&modules, kernel, false)?;
+            image::concatenate(&guest, &[&images.guest, &modules, &overlay])?;
+            carried.push((guest.clone(), format!("lib/guest-{}.cpio", kernel.release)));
+            carried.push((kernel.vmlinux.clone(), format!("lib/vmlinux-{}", kernel.release)));
+        }
+        enough_memory(experiment, vm, &guest)?;
+    }
+    let carrier = work.join("carrier.cpio");
+    image::of_files(&carrier, &carried)?;
+    image::concatenate(&initrd, &[&images.host, &own, &overlay, &carrier])?;
     Ok(initrd)
 }

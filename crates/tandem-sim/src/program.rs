@@ -55,6 +55,8 @@ pub enum Step {
     Broadcast(usize),
     /// Yields the CPU (`sched_yield()`).
     Yield,
+    /// Unmaps memory: waits until all other busy CPUs of its kernel have flushed their TLBs.
+    Shootdown,
     /// Pins itself to the next CPU of its kernel, round-robin.
     Hop,
     /// Counts one round of the program's work.

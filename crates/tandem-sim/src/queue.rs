@@ -101,6 +101,11 @@ pub enum Irq {
         /// Task.
         task: usize,
     },
+    /// A task waits until this CPU has flushed its TLB.
+    Flush {
+        /// The task.
+        task: usize,
+    },
     /// The tick.
     Tick,
     /// The slice of the current task is over.

@@ -23,6 +23,8 @@ pub struct KernelSpec {
     pub sees_steal: bool,
     /// Halted vCPUs look preempted to its wake-up placement (guests).
     pub halted_looks_preempted: bool,
+    /// It uses KVM's paravirtual TLB flush and yield (guests).
+    pub paravirtual: bool,
     /// CFS: minimum granularity; EEVDF: base slice, ns; none: by the number of CPUs.
     pub granularity_ns: Option<Ns>,
     /// CFS: wake-up granularity (lead that a waking task needs to preempt), ns; likewise.
@@ -41,6 +43,7 @@ impl KernelSpec {
             preemption: Preemption::Full,
             sees_steal: true,
             halted_looks_preempted: false,
+            paravirtual: false,
             granularity_ns: None,
             wakeup_granularity_ns: None,
             policy: false,
@@ -129,6 +132,7 @@ fn world(name: &str, spec: &KernelSpec, layout: Hardware, cpus: usize) -> World 
         hrtick: spec.hrtick,
         preemption: spec.preemption,
         halted_looks_preempted: spec.halted_looks_preempted,
+        paravirtual: spec.paravirtual,
         idle_balance_at: 0,
         sees_steal: spec.sees_steal,
         pages: Vec::new(),
@@ -203,6 +207,7 @@ impl Machine {
             started: spec.start_ns,
             random: Stream::new(seed, "task", (world as u64) << 32 | self.tasks.len() as u64),
             cold_ns: 0,
+            flushes: 0,
         };
         let task = self.add_task_of(world, spec, Kind::Program(Box::new(course)));
         let turn = self.tasks[task].timer_turn;

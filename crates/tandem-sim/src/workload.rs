@@ -8,6 +8,7 @@
 //! | `lock`, `unlock`, `barrier` | name of a resource |
 //! | `wait`, `sync` | `{"ref": "condition", "mutex": "lock"}`; `signal`, `broad`: name of a condition |
 //! | `yield` | yields the CPU (`sched_yield()`) |
+//! | `x_shootdown` | unmaps memory: spins until all other busy CPUs of its kernel have flushed their TLBs |
 //! | `x_get`, `x_put` | takes an item from a queue, puts one in |
 //! | `x_serve` | serves requests of a stream |
 //! | `x_dispatch` | dispatches the requests of a stream with `"intake": "dispatched"`, each at its arrival time |
@@ -376,6 +377,7 @@ impl Workload {
                     Step::Barrier(at)
                 }
                 "yield" => Step::Yield,
+                "x_shootdown" => Step::Shootdown,
                 "x_hop" => Step::Hop,
                 "x_count" => Step::Count,
                 "x_get" => {

@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use tandem_sim::hardware::{Costs, Hardware};
+use tandem_sim::machine::shootdown::DirectedYields;
 use tandem_sim::machine::state::State;
 use tandem_sim::machine::Machine;
 use tandem_sim::program::{Program, Step};
@@ -12,8 +13,9 @@ use tandem_sim::setup::{host, GroupSpec, KernelSpec, TaskSpec};
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
 const MOST: u64 = 100_000_000;
-/// `VM_APART` in `bpf/host/intf.h`.
+/// `VM_APART` and `VM_YIELD` in `bpf/host/intf.h`.
 const APART: u32 = 1;
+const YIELD: u32 = 2;
 
 /// A host with these pCPUs; `left_out`: what its VMs do without.
 fn machine(pcpus: usize, left_out: u32) -> Machine {
@@ -34,8 +36,20 @@ fn busy_vm(m: &mut Machine, name: &str, vcpus: usize, group: usize) -> Vec<usize
 /// The same with another program.
 fn vm(m: &mut Machine, name: &str, vcpus: usize, group: usize, program: &Program) -> Vec<usize> {
     let all: Vec<usize> = (0..m.hardware.cpus()).collect();
+    vm_on(m, name, vcpus, group, program, &all)
+}
+
+/// The same on some pCPUs only.
+fn vm_on(
+    m: &mut Machine,
+    name: &str,
+    vcpus: usize,
+    group: usize,
+    program: &Program,
+    pcpus: &[usize],
+) -> Vec<usize> {
     let layout = Hardware { cores: vcpus, ..Hardware::default() };
-    let world = m.add_guest(name, &KernelSpec::recent(), layout, &vec![all; vcpus], &[group]);
+    let world = m.add_guest(name, &KernelSpec::recent(), layout, &vec![pcpus.to_vec(); vcpus], &[group]);
     for cpu in 0..vcpus {
         let hog = TaskSpec { cpus: Some(vec![cpu]), ..TaskSpec::new("hog", program.clone()) };
         m.add_task(world, &hog, 1 + cpu as u64);
@@ -63,6 +77,25 @@ fn vms_get_what_their_weights_say() {
         let part = ran(&m, vm) / all * 7.0 / weight;
         assert!((part - 1.0).abs() < 0.03, "{part} of its part, weight {weight}");
     }
+}
+
+/// One VM is pinned, so that its pCPU is heavier until a vCPU of another one leaves it, where it has siblings already.
+#[test]
+fn siblings_are_no_reason_to_leave_a_pcpu_heavier() {
+    let mut m = machine(2, 0);
+    let mut group = || m.add_group(0, 0, &GroupSpec::default());
+    let groups = [group(), group(), group()];
+    let vms = [
+        vm_on(&mut m, "a", 1, groups[0], &Program::hog(1000.0), &[0]),
+        busy_vm(&mut m, "b", 2, groups[1]),
+        busy_vm(&mut m, "c", 4, groups[2]),
+    ];
+    m.run(S, MOST).unwrap();
+    let before = vms.each_ref().map(|vm| ran(&m, vm));
+    m.run(21 * S, MOST).unwrap();
+    let got: Vec<f64> = vms.iter().zip(before).map(|(vm, before)| ran(&m, vm) - before).collect();
+    let mean = got.iter().sum::<f64>() / 3.0;
+    assert!(got.iter().all(|got| (got / mean - 1.0).abs() < 0.03), "{got:?}");
 }
 
 #[test]
@@ -104,6 +137,27 @@ fn siblings_are_kept_apart_while_another_pcpu_is_as_good() {
     let (with, without) = (stacked(0), stacked(APART));
     assert!(with <= 0.01, "{with} of all samples");
     assert!(without > 0.05, "{without} of all samples without");
+}
+
+/// A VM with as many vCPUs as there are pCPUs unmaps memory all the time beside one that computes. Returns its rounds, and its directed
+/// yields.
+fn unmapping(left_out: u32) -> (u64, DirectedYields) {
+    let mut m = machine(4, left_out);
+    busy_vm(&mut m, "hog", 4, 0);
+    let mut program = Program::hog(200.0);
+    program.steps.push(Step::Shootdown);
+    vm(&mut m, "unmaps", 4, 0, &program);
+    m.run(5 * S, MOST).unwrap();
+    let of_it = m.tasks.iter().filter(|task| task.world == 2).filter_map(|task| task.course());
+    (of_it.map(|course| course.rounds).sum(), m.yields)
+}
+
+#[test]
+fn a_vcpu_that_waits_for_a_preempted_one_gives_it_its_pcpu() {
+    let ((with, yields), (without, none)) = (unmapping(0), unmapping(YIELD));
+    assert!(yields.asked > 1000 && yields.promised > yields.asked / 10, "{yields:?}");
+    assert_eq!(none.promised, 0, "{none:?}");
+    assert!(with as f64 > without as f64 * 1.1, "{with} rounds, without directed yield {without}");
 }
 
 #[test]

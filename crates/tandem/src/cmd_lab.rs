@@ -59,7 +59,8 @@ struct RunArgs {
     /// Acceleration of the host
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
-    /// Boot another kernel, by series, e.g. 6.18 (experiments without guests only; see lab kernels)
+    /// Boot another kernel, by series, e.g. 6.18: on the host, and in guests that have none of their own (see lab
+    /// kernels)
     #[arg(long, value_name = "SERIES")]
     kernel: Option<String>,
     /// Print the consoles of failed attempts
@@ -102,7 +103,7 @@ impl LabCmd {
             LabSub::Fetch => {
                 let _lock = MachineLock::take(|text| eprintln!("lab: {text}"))?;
                 let parts = fetch::parts()?;
-                println!("kernel {}, QEMU {}", parts.kernel_release, parts.qemu_version);
+                println!("kernel {}, QEMU {}", parts.kernel.release, parts.qemu_version);
             }
             LabSub::Kernels => {
                 let _lock = MachineLock::take(|text| eprintln!("lab: {text}"))?;

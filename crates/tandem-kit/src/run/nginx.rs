@@ -1,6 +1,7 @@
-//! nginx serving a file over the loopback interface, loaded by wrk.
+//! nginx serving a file, loaded by wrk: over the loopback interface, or from another machine.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -12,7 +13,8 @@ use clap::Parser;
 use serde_json::{json, Value};
 
 use super::process::{self, PrivateDir, Running, Stdout};
-use super::{server, wrk};
+use super::server::{self, Place, Sides};
+use super::wrk;
 use crate::arguments::{self, MAX_THREADS};
 use crate::sys;
 
@@ -42,6 +44,8 @@ pub struct Args {
     /// Size of the file served, in bytes
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(0..=16_777_216))]
     body_bytes: u32,
+    #[command(flatten)]
+    sides: Sides,
 }
 
 pub fn run(args: &Args) -> Result<Value> {
@@ -51,14 +55,26 @@ pub fn run(args: &Args) -> Result<Value> {
         args.client_threads,
         args.connections
     );
-    let nginx = process::find_program("nginx", "nginx")?;
-    let wrk = process::find_program("wrk", "wrk")?;
-    let dir = PrivateDir::new()?;
-    let port = server::free_port()?;
-    let config = dir.write("nginx.conf", configuration(args, dir.path(), port))?;
-    dir.write("index.html", vec![b'x'; args.body_bytes as usize])?;
-    let script = dir.write("report.lua", wrk::SCRIPT)?;
+    match args.sides.place()? {
+        Place::Both(address) => {
+            let dir = PrivateDir::new()?;
+            let mut server = start(args, &dir, address)?;
+            let report = load(args, address)?;
+            server.ensure_alive()?;
+            Ok(report)
+        }
+        Place::Server(address) => {
+            let dir = PrivateDir::new()?;
+            server::serve(start(args, &dir, address)?)
+        }
+        Place::Client(address) => load(args, address),
+    }
+}
 
+fn start(args: &Args, dir: &PrivateDir, address: SocketAddr) -> Result<Running> {
+    let nginx = process::find_program("nginx", "nginx")?;
+    let config = dir.write("nginx.conf", configuration(args, dir.path(), address))?;
+    dir.write("index.html", vec![b'x'; args.body_bytes as usize])?;
     let mut command = Command::new(nginx);
     command.arg("-p").arg(dir.path()).arg("-c").arg(&config).args(["-e", "stderr"]).current_dir(dir.path());
     if sys::is_root() {
@@ -66,8 +82,14 @@ pub fn run(args: &Args) -> Result<Value> {
         command.uid(NOBODY).gid(NOBODY);
     }
     let mut running = Running::start(command, Stdout::Discarded)?;
-    server::wait_for_port(&mut running, port)?;
+    server::wait_for_port(&mut running, address.port())?;
+    Ok(running)
+}
 
+fn load(args: &Args, address: SocketAddr) -> Result<Value> {
+    let wrk = process::find_program("wrk", "wrk")?;
+    let dir = PrivateDir::new()?;
+    let script = dir.write("report.lua", wrk::SCRIPT)?;
     let argv = [
         "-t".to_owned(),
         args.client_threads.to_string(),
@@ -78,10 +100,9 @@ pub fn run(args: &Args) -> Result<Value> {
         "--latency".to_owned(),
         "-s".to_owned(),
         script.display().to_string(),
-        format!("http://127.0.0.1:{port}/index.html"),
+        format!("http://{address}/index.html"),
     ];
     let output = process::run(&wrk, &argv, &dir, Duration::from_secs(3 * u64::from(args.secs) + 60))?;
-    running.ensure_alive()?;
     let mut report = wrk::parse(&output.stdout)?;
     report.insert("workload".to_owned(), json!("nginx"));
     report.insert("secs".to_owned(), json!(args.secs));
@@ -92,7 +113,7 @@ pub fn run(args: &Args) -> Result<Value> {
 }
 
 /// Configuration of a server that serves one directory and writes nowhere else.
-fn configuration(args: &Args, dir: &Path, port: u16) -> String {
+fn configuration(args: &Args, dir: &Path, address: SocketAddr) -> String {
     let dir = dir.display();
     let mut text = format!(
         "daemon off;\nmaster_process on;\nworker_processes {};\nerror_log stderr error;\npid {dir}/nginx.pid;\n\
@@ -106,6 +127,6 @@ fn configuration(args: &Args, dir: &Path, port: u16) -> String {
         let _ = writeln!(text, "  {kind}_temp_path {dir}/{kind};");
     }
     let spread = if args.spread { " reuseport" } else { "" };
-    let _ = writeln!(text, "  server {{ listen 127.0.0.1:{port}{spread}; root {dir}; }}\n}}");
+    let _ = writeln!(text, "  server {{ listen {address}{spread}; root {dir}; }}\n}}");
     text
 }

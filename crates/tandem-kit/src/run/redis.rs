@@ -1,6 +1,7 @@
-//! redis-server without persistence, loaded by redis-benchmark.
+//! redis-server without persistence, loaded by redis-benchmark: over the loopback interface, or from another machine.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use serde_json::{json, Map, Value};
 
 use super::output::{leading_number, round3};
 use super::process::{self, PrivateDir, Running, Stdout};
-use super::server;
+use super::server::{self, Place, Sides};
 
 /// Arguments of `run redis`.
 #[derive(Parser)]
@@ -27,6 +28,8 @@ pub struct Args {
     /// Time limit in seconds
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=3600))]
     timeout_secs: u32,
+    #[command(flatten)]
+    sides: Sides,
 }
 
 fn test_name(text: &str) -> Result<String, String> {
@@ -37,23 +40,50 @@ fn test_name(text: &str) -> Result<String, String> {
 }
 
 pub fn run(args: &Args) -> Result<Value> {
-    let redis = process::find_program("redis-server", "redis-server")?;
+    match args.sides.place()? {
+        Place::Both(address) => {
+            let dir = PrivateDir::new()?;
+            let mut server = start(&dir, address)?;
+            let report = load(args, address)?;
+            server.ensure_alive()?;
+            Ok(report)
+        }
+        Place::Server(address) => {
+            let dir = PrivateDir::new()?;
+            server::serve(start(&dir, address)?)
+        }
+        Place::Client(address) => load(args, address),
+    }
+}
+
+fn start(dir: &PrivateDir, address: SocketAddr) -> Result<Running> {
+    let mut command = Command::new(process::find_program("redis-server", "redis-server")?);
+    command.args(["--port", &address.port().to_string(), "--bind", &address.ip().to_string()]);
+    command.args([
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+        "--daemonize",
+        "no",
+        "--protected-mode",
+        "no",
+        "--dir",
+    ]);
+    command.arg(dir.path()).current_dir(dir.path());
+    let mut running = Running::start(command, Stdout::Kept)?;
+    server::wait_for_port(&mut running, address.port())?;
+    Ok(running)
+}
+
+fn load(args: &Args, address: SocketAddr) -> Result<Value> {
     let benchmark = process::find_program("redis-benchmark", "redis-tools")?;
     let dir = PrivateDir::new()?;
-    let port = server::free_port()?.to_string();
-    let mut command = Command::new(redis);
-    command.args(["--port", port.as_str(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-    command
-        .args(["--daemonize", "no", "--protected-mode", "no", "--dir"])
-        .arg(dir.path())
-        .current_dir(dir.path());
-    let mut running = Running::start(command, Stdout::Kept)?;
-    server::wait_for_port(&mut running, port.parse()?)?;
-
+    let (host, port) = (address.ip().to_string(), address.port().to_string());
     let (requests, connections) = (args.requests.to_string(), args.connections.to_string());
     let argv = [
         "-h",
-        "127.0.0.1",
+        host.as_str(),
         "-p",
         port.as_str(),
         "-t",
@@ -65,7 +95,6 @@ pub fn run(args: &Args) -> Result<Value> {
         "--csv",
     ];
     let output = process::run(&benchmark, argv, &dir, Duration::from_secs(u64::from(args.timeout_secs)))?;
-    running.ensure_alive()?;
     let mut report = parse(&output.stdout)?;
     report.insert("workload".to_owned(), json!("redis"));
     report.insert("test".to_owned(), json!(args.test));

@@ -1,10 +1,11 @@
-//! Common parts of the server workloads: a free port on the loopback interface and waiting for the server.
+//! Common parts of the server workloads: where server and client are, and waiting for the server.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
+use clap::Parser;
 
 use super::process::Running;
 use crate::sys;
@@ -12,8 +13,55 @@ use crate::sys;
 /// Start-up limit of a server. It is generous, because emulated machines are slow.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How often it is looked whether a server that serves others still runs.
+const STILL_THERE: Duration = Duration::from_secs(1);
+
+/// Arguments of workloads with a server: by default server and client are on this machine.
+#[derive(Parser)]
+pub struct Sides {
+    /// Only serve, on this port of all interfaces, until killed
+    #[arg(long, value_name = "PORT", conflicts_with = "to", value_parser = clap::value_parser!(u16).range(1..))]
+    serve: Option<u16>,
+    /// Only measure a server elsewhere
+    #[arg(long, value_name = "ADDR:PORT")]
+    to: Option<SocketAddr>,
+}
+
+/// Which sides run here, and where the server listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Both, at this address of the loopback interface.
+    Both(SocketAddr),
+    /// Only the server, for others.
+    Server(SocketAddr),
+    /// Only the client.
+    Client(SocketAddr),
+}
+
+impl Sides {
+    /// Where the server is to listen, or listens.
+    pub fn place(&self) -> Result<Place> {
+        Ok(match (self.serve, self.to) {
+            (Some(port), _) => Place::Server((Ipv4Addr::UNSPECIFIED, port).into()),
+            (None, Some(to)) => Place::Client(to),
+            (None, None) => Place::Both((Ipv4Addr::LOCALHOST, free_port()?).into()),
+        })
+    }
+}
+
+/// Serves others until this program is killed.
+///
+/// # Errors
+/// The server has ended.
+pub fn serve(mut server: Running) -> Result<serde_json::Value> {
+    loop {
+        server.ensure_alive()?;
+        thread::sleep(STILL_THERE);
+    }
+}
+
 /// Brings the loopback interface up if necessary, and finds an unused port.
-pub fn free_port() -> Result<u16> {
+fn free_port() -> Result<u16> {
     // Without privilege the interface cannot be changed. If it is down, the next line fails.
     let _ = sys::loopback_up();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on 127.0.0.1")?;
@@ -32,4 +80,26 @@ pub fn wait_for_port(server: &mut Running, port: u16) -> Result<()> {
         thread::sleep(Duration::from_millis(10));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(args: &[&str]) -> Place {
+        Sides::parse_from(std::iter::once("t").chain(args.iter().copied())).place().unwrap()
+    }
+
+    #[test]
+    fn server_and_client_may_be_apart() {
+        assert_eq!(place(&["--serve", "80"]), Place::Server("0.0.0.0:80".parse().unwrap()));
+        assert_eq!(place(&["--to", "10.0.1.2:80"]), Place::Client("10.0.1.2:80".parse().unwrap()));
+        assert!(
+            matches!(place(&[]), Place::Both(address) if address.ip().is_loopback() && address.port() > 0)
+        );
+        for wrong in [["--serve", "0"], ["--to", "somewhere"], ["--serve", "x"]] {
+            assert!(Sides::try_parse_from(["t"].iter().chain(&wrong)).is_err(), "{wrong:?}");
+        }
+        assert!(Sides::try_parse_from(["t", "--serve", "80", "--to", "10.0.1.2:80"]).is_err());
+    }
 }

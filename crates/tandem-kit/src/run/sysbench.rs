@@ -1,4 +1,4 @@
-//! sysbench: its CPU and threads tests.
+//! sysbench: its CPU, threads and file tests.
 
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ enum Test {
     Cpu,
     /// Mutexes and yielding
     Threads,
+    /// Random reads of 4 KiB past the page cache, from a file in $TMPDIR
+    Fileio,
 }
 
 /// Arguments of `run sysbench`.
@@ -33,27 +35,36 @@ pub struct Args {
     /// Largest prime of an event of the CPU test; sets the length of an event
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(3..=10_000_000))]
     max_prime: u32,
+    /// Size of the file of the file test, MiB
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    file_mib: u32,
 }
 
 pub fn run(args: &Args) -> Result<Value> {
     let program = process::find_program("sysbench", "sysbench")?;
     let dir = process::PrivateDir::new()?;
-    let (name, events) = match args.test {
-        Test::Cpu => ("cpu", format!("--cpu-max-prime={}", args.max_prime)),
+    let limit = Duration::from_secs(3 * u64::from(args.secs) + 60);
+    let (name, of_the_test) = match args.test {
+        Test::Cpu => ("cpu", vec![format!("--cpu-max-prime={}", args.max_prime)]),
         // As many locks as threads: fewer would measure the lock, not the scheduler.
-        Test::Threads => ("threads", format!("--thread-locks={}", args.threads)),
+        Test::Threads => ("threads", vec![format!("--thread-locks={}", args.threads)]),
+        Test::Fileio => {
+            let file = ["--file-num=1".to_owned(), format!("--file-total-size={}M", args.file_mib)];
+            let prepare = ["fileio".to_owned()].into_iter().chain(file.clone()).chain(["prepare".to_owned()]);
+            process::run(&program, prepare, &dir, limit)?;
+            let how = ["--file-test-mode=rndrd", "--file-block-size=4096", "--file-extra-flags=direct"];
+            ("fileio", file.into_iter().chain(how.map(str::to_owned)).collect())
+        }
     };
     // 99 and not 95: sysbench gives one percentile only, and the tail is where schedulers differ.
-    let argv = [
-        name.to_owned(),
+    let common = [
         format!("--threads={}", args.threads),
         format!("--time={}", args.secs),
         "--events=0".to_owned(),
         "--percentile=99".to_owned(),
-        events,
-        "run".to_owned(),
     ];
-    let output = process::run(&program, &argv, &dir, Duration::from_secs(3 * u64::from(args.secs) + 60))?;
+    let argv = [name.to_owned()].into_iter().chain(common).chain(of_the_test).chain(["run".to_owned()]);
+    let output = process::run(&program, argv, &dir, limit)?;
     let figures = Figures::parse(&output.stdout)?;
     Ok(json!({
         "workload": "sysbench",

@@ -92,6 +92,8 @@ impl Entity {
 pub struct Rq {
     pub(super) queue: Vec<EntityId>,
     pub(super) curr: Option<EntityId>,
+    /// Was named by one that yielded to it, and runs next if it is eligible (`cfs_rq->next`).
+    pub(super) buddy: Option<EntityId>,
     /// Least virtual run time (CFS: `min_vruntime`); it never decreases.
     pub(super) floor: i64,
     /// Runnable tasks at any depth that are not throttled below here.

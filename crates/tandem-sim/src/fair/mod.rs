@@ -326,6 +326,7 @@ impl Fair {
         if rq.curr == Some(id) {
             rq.curr = None;
         }
+        rq.buddy = rq.buddy.filter(|buddy| *buddy != id);
         rq.advance_floor(&self.entities);
     }
 
@@ -536,6 +537,14 @@ impl Fair {
         if rq.throttled {
             return None;
         }
+        let may_run = |buddy: &EntityId| {
+            rq.queue.contains(buddy)
+                && !self.entities[*buddy].delayed
+                && rq.is_eligible(*buddy, &self.entities)
+        };
+        if let Some(buddy) = rq.buddy.filter(may_run) {
+            return Some(buddy);
+        }
         match self.rules.flavour {
             Flavour::Eevdf { .. } => rq.earliest_eligible(&self.entities, &rq.queue),
             Flavour::Cfs => rq.leftmost(&self.entities),
@@ -546,6 +555,7 @@ impl Fair {
         let rq = &mut self.rqs[group][cpu];
         rq.queue.retain(|other| *other != id);
         rq.curr = Some(id);
+        rq.buddy = None;
         let shortest = rq.shortest_slice(&self.entities);
         let entity = &mut self.entities[id];
         entity.ran_ns = 0;
@@ -669,6 +679,24 @@ impl Fair {
             Flavour::Cfs => entity.v += (self.rules.min_granularity_ns * 1024 / entity.weight.max(1)) as i64,
         }
         entity.protected_to = entity.v;
+    }
+
+    /// A task yields to another one, which waits (`yield_to_task_fair()`). Returns whether that one is queued.
+    pub fn yields_to(&mut self, from: EntityId, to: EntityId) -> bool {
+        let (mut at, cpu) = (to, self.entities[to].cpu);
+        loop {
+            if !self.entities[at].on_rq {
+                return false;
+            }
+            let group = self.entities[at].group;
+            self.rqs[group][cpu].buddy = Some(at);
+            if self.groups[group].parent.is_none() {
+                break;
+            }
+            at = self.groups[group].entities[cpu];
+        }
+        self.yields(from);
+        true
     }
 
     /// Changes a task's weight.

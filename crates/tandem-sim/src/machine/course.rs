@@ -20,6 +20,7 @@ impl Machine {
         }
         match course.segment {
             Segment::Run(0) => course.segment = Segment::None,
+            Segment::Spin(Some(0)) if course.flushes > 0 => self.spins_in_vain(task),
             // Not granted while it spun: it blocks.
             Segment::Spin(Some(0)) if !course.granted => {
                 course.segment = Segment::None;
@@ -153,6 +154,7 @@ impl Machine {
                 }
                 self.cpu(world, cpu).resched = Resched::Now;
             }
+            Step::Shootdown => self.shoot_down(task),
             Step::Hop => self.hop(task),
             Step::Count => {
                 self.record.counted(now, task);

@@ -273,6 +273,11 @@ impl Machine {
         }
     }
 
+    /// A vCPU yields to another one: does the policy promise to run that one next?
+    pub(super) fn ask_to_yield(&mut self, cpu: usize, from: usize, to: usize) -> bool {
+        self.policy(0, cpu, |policy| policy.yields_to(cpu, from, to)).unwrap_or(false)
+    }
+
     /// The watchdog: a task that a policy leaves runnable for longer than the kernel tolerates ends the run.
     fn watchdog(&mut self, world: usize) {
         let now = self.now;

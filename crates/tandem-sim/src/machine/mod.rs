@@ -9,6 +9,7 @@ mod course;
 mod ext;
 mod placement;
 mod schedule;
+pub mod shootdown;
 pub mod state;
 mod virt;
 mod watch;
@@ -72,6 +73,8 @@ pub struct Machine {
     pcpus: Vec<Pcpu>,
     /// pCPUs whose next end of work has to be computed anew.
     touched: BTreeSet<usize>,
+    /// Directed yields between vCPUs.
+    pub yields: shootdown::DirectedYields,
     /// Random numbers of the kernels.
     random: crate::random::Stream,
     /// The error that ends the run.
@@ -142,6 +145,7 @@ impl Machine {
             touched: BTreeSet::new(),
             random: crate::random::Stream::new(seed, "kernel", 0),
             failure: None,
+            yields: shootdown::DirectedYields::default(),
             watch: None,
         }
     }

@@ -61,6 +61,7 @@ impl Machine {
                     self.wake(task, Some(cpu), false);
                 }
             }
+            Irq::Flush { task } => self.flushed(task),
             Irq::Tick => self.tick(world, cpu),
             Irq::SliceEnd => self.slice_end(cpu),
             Irq::Arrival { stream, at } => self.request_arrived(stream, at, cpu),

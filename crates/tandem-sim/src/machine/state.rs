@@ -196,6 +196,8 @@ pub struct Course {
     pub random: crate::random::Stream,
     /// Cache refill still to do, ns of work.
     pub cold_ns: Ns,
+    /// CPUs that have not acknowledged its TLB shootdown yet.
+    pub flushes: usize,
 }
 
 /// What a task is.
@@ -345,6 +347,8 @@ pub struct World {
     pub halted_looks_preempted: bool,
     /// Its scheduler charges run time without steal (guests).
     pub sees_steal: bool,
+    /// It uses KVM's paravirtual TLB flush and yield (guests).
+    pub paravirtual: bool,
     /// Steal time pages of its vCPUs (guests).
     pub pages: Vec<VcpuPage>,
 }

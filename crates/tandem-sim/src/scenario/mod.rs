@@ -189,6 +189,8 @@ pub struct Kernel {
     pub sees_steal: bool,
     /// Halted vCPUs look preempted to wake-up placement (guests).
     pub halted_looks_preempted: bool,
+    /// Uses KVM's paravirtual TLB flush and yield (guests).
+    pub paravirtual: bool,
     /// CFS: `min_granularity_ns`; EEVDF: `base_slice_ns`, microseconds; none: the kernel's default.
     pub granularity_us: Option<f64>,
     /// CFS: `wakeup_granularity_ns`, microseconds; none: the kernel's default.
@@ -220,6 +222,7 @@ impl Default for Kernel {
             preemption: "full".into(),
             sees_steal: true,
             halted_looks_preempted: false,
+            paravirtual: false,
             granularity_us: None,
             wakeup_granularity_us: None,
             probes: true,
@@ -426,6 +429,7 @@ impl Kernel {
             preemption,
             sees_steal: self.sees_steal,
             halted_looks_preempted: self.halted_looks_preempted,
+            paravirtual: self.paravirtual,
             policy: self.scheduler == "tandem",
         })
     }

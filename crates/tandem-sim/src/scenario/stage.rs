@@ -386,6 +386,12 @@ fn shift(step: &mut Step, offset: &(usize, usize, usize, usize, usize, usize, us
         Step::Serve(n) | Step::Dispatch(n) => *n += offset.4,
         Step::Device(n) => *n += offset.5,
         Step::Send(n) | Step::Receive(n) => *n += offset.6,
-        Step::Run(_) | Step::Sleep(_) | Step::Timer(_) | Step::Yield | Step::Hop | Step::Count => {}
+        Step::Run(_)
+        | Step::Sleep(_)
+        | Step::Timer(_)
+        | Step::Yield
+        | Step::Shootdown
+        | Step::Hop
+        | Step::Count => {}
     }
 }

@@ -4,7 +4,7 @@
 
 use super::maps::{Kind, Map};
 use super::{flush, insert, State, Task, Timer, CURRENT, HEADER};
-use crate::scx::kernel::{Effect, Insertion, Iteration, DSQ_LOCAL, WAKE_SYNC};
+use crate::scx::kernel::{Effect, Insertion, Iteration, Place, DSQ_LOCAL, WAKE_SYNC};
 use std::ffi::{c_char, c_void, CStr};
 use std::ptr;
 
@@ -510,6 +510,14 @@ extern "C" fn scx_bpf_task_cpu(task: Task) -> i32 {
     state().kernel.tasks[number_of(task)].cpu as i32
 }
 
+/// Number of the DSQ that a task is in; -1: none.
+extern "C" fn sim_dsq_of(task: Task) -> u64 {
+    match state().kernel.tasks[number_of(task)].place {
+        Place::Queue(dsq) => dsq,
+        _ => u64::MAX,
+    }
+}
+
 extern "C" fn scx_bpf_task_running(task: Task) -> bool {
     state().kernel.tasks[number_of(task)].running
 }
@@ -702,5 +710,6 @@ supply!(
     scx_bpf_task_running,
     scx_bpf_task_set_slice___new,
     scx_bpf_test_and_clear_cpu_idle,
+    sim_dsq_of,
     sim_insert_ordered,
 );

@@ -586,6 +586,18 @@ impl Policy {
         self.with(cpu, |_| call(pointer, ptr::null_mut()));
     }
 
+    /// `ops.yield()` to a task: is that one promised to run next?
+    pub fn yields_to(&mut self, cpu: usize, from: usize, to: usize) -> bool {
+        let (from, to) = (self.task(from), self.task(to));
+        let address = self.ops[Op::Yield as usize];
+        if address == 0 {
+            return false;
+        }
+        // SAFETY: that is the type of the operation, and the pointers are those of tasks.
+        let call = unsafe { std::mem::transmute::<usize, extern "C" fn(Task, Task) -> bool>(address) };
+        self.with(cpu, |_| call(from, to))
+    }
+
     /// `ops.update_idle()`: a CPU becomes idle, or stops being idle.
     pub fn update_idle(&mut self, cpu: usize, idle: bool) {
         self.state.kernel.idle.set(cpu, idle);
