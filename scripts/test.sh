@@ -58,9 +58,8 @@ if kernels=$("$bin/tandem" lab kernels); then
     for series in 6.16 6.19 7.1 7.3; do
         if echo "$kernels" | grep -q "^$series "; then lab test-kernel --kernel "$series"; fi
     done
-    for series in 6.16 6.19 7.3; do
-        if echo "$kernels" | grep -q "^$series "; then lab "$few_boots" --kernel "$series"; fi
-    done
+    # Not all kernels are offered with their modules, and not all boot guests in an emulated machine.
+    if echo "$kernels" | grep -q "^7.3 "; then lab "$few_boots" --kernel 7.3; fi
     # Watching needs no sched_ext.
     if echo "$kernels" | grep -q "^6.12 "; then lab test-observe --kernel 6.12; fi
 else

@@ -60,9 +60,9 @@ static __always_inline void renew_request(struct task_state *t, struct cpu_state
  * After a wake-up the deadline is that of what the task usually needs until it sleeps again. Its slice is not
  * cut short if it needs a little more.
  */
-static __always_inline void set_first_deadline(const struct task_struct *p, struct task_state *t)
+static __always_inline void set_first_deadline(struct task_state *t)
 {
-	if (!t->custom && !t->burst_ns && !k_is_batch(p))
+	if (!t->patient && !t->burst_ns)
 		set_deadline(t, min_u64(remaining(t), wake_request_ns(t->base_ns, t->mean_burst_ns)));
 	else
 		set_deadline(t, remaining(t));
@@ -280,6 +280,7 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 	t->weight = effective_weight(t->own_weight, t->scale);
 	custom = k_custom_slice(p);
 	t->custom = custom != 0;
+	t->patient = custom || k_is_batch(p);
 	t->base_ns = custom ? custom : side_request_ns(p, t, g, c);
 	i = class_index(t->class);
 	clock = clock_now(c, i, now);
@@ -306,7 +307,7 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 	if (t->ended)
 		leave(t, now);
 	begin_request(t, c);
-	set_first_deadline(p, t);
+	set_first_deadline(t);
 	return 0;
 }
 
@@ -348,7 +349,7 @@ COLD int rejoin(struct task_struct *p __arg_trusted, struct task_state *t __arg_
 	join(p, t, cpu, now);
 	if (used < t->request_ns) {
 		t->used_ns = used;
-		set_first_deadline(p, t);
+		set_first_deadline(t);
 	}
 	return 0;
 }
@@ -373,7 +374,7 @@ COLD int change_weight(struct task_state *t __arg_nonnull, struct cpu_state *c _
 	if (hog && stake_cpu(hog) == cpu && c == cpu_state(cpu) &&
 	    __sync_val_compare_and_swap(&t->cpu_bound_stake, hog, stake_of(cpu, 0, t->weight)) == hog)
 		__sync_fetch_and_add(&c->cpu_bound_weight, t->weight - stake_value(hog));
-	set_deadline(t, remaining(t));
+	set_first_deadline(t);
 	return 0;
 }
 

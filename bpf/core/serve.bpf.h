@@ -78,15 +78,18 @@ static __always_inline bool is_first(struct task_struct *prev, struct task_state
 }
 
 /*
- * A tick, after charge_at_tick(): does the current task's slice end here? `balances`: load balance may move tasks between CPUs now;
+ * A tick, after charge_at_tick(): has the current task's slice come to its end here? (If only load balance wants the CPU to look for
+ * tasks, the slice ends, too, but the task probably goes on.) `balances`: load balance may move tasks between CPUs now;
  * `best_effort_stays`: a best-effort task may go on here while no normal one waits.
  */
 static __always_inline bool ends_at_tick(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now, bool balances,
 					 bool best_effort_stays)
 {
-	bool ends = balances && balance_tick(c, cpu, now), company;
+	bool ends = false, company;
 	u64 first;
 
+	if (balances && balance_tick(c, cpu, now))
+		k_set_slice(p, 0);
 	if (out_of_quota(p, t, now)) {
 		k_set_slice(p, 0);
 		return true;
@@ -96,9 +99,9 @@ static __always_inline bool ends_at_tick(struct task_struct *p, struct task_stat
 	if (company)
 		waits_at(cpu);
 	if (t->class == CLASS_BEST_EFFORT)
-		ends = ends || company || request_done(t) || !best_effort_stays;
+		ends = company || request_done(t) || !best_effort_stays;
 	else if (company && now - c->curr_since_ns >= min_run_ns(c->base_request_ns))
-		ends = ends || (k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) && time_before_ns(first, t->deadline));
+		ends = k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) && time_before_ns(first, t->deadline);
 	company = company || waiting_best_effort(cpu, c);
 	ends = ends || (company && request_done(t));
 	if (ends) {

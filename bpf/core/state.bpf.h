@@ -31,6 +31,7 @@ struct task_state {
 	u64 scale;		/* its group's, when the weight was computed */
 	u32 bounded;		/* its deadline is closer than its request over its weight, and moves along with v */
 	u32 custom;		/* it has asked for its request itself */
+	u32 patient;		/* its deadline after a wake-up is that of its whole request */
 	u32 was_late;		/* waits, or waited, in the late queue */
 	u32 own_weight;		/* by its nice value */
 	u32 group;
@@ -43,6 +44,7 @@ struct task_state {
 	s32 left_cpu;
 	s32 run_cpu;		/* CPU on which it runs; -1: it does not */
 	s32 push_to;		/* CPU to migrate to when it is switched out; -1: none */
+	u32 unused;
 	struct side_task side;
 };
 

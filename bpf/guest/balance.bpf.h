@@ -63,6 +63,8 @@ COLD s32 helper_for(struct task_struct *p __arg_trusted, s32 from_cpu)
 	bpf_for(i, 0, nr_candidates()) {
 		s32 cpu = candidate(p, first, i);
 
+		if (distant >= 0 && far_apart(from_cpu, cpu))
+			continue;
 		help = help_of(p, cpu, from_cpu, waiting);
 		if (help == HELP_NEAR)
 			return cpu;

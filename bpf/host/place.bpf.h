@@ -16,18 +16,20 @@
 /* A pCPU of which higher classes leave less than this is not as good as another one. */
 #define APART_SHARE (TANDEM_SCALE * 3 / 4)
 
-/* Would p be as well served on `other` as on `cpu`, with this weight there? Returns the weight on `other`, with p; ~0: it would not. */
-COLD u64 weight_if_as_good(struct task_struct *p __arg_trusted, s32 cpu, s32 other, u64 weight)
+/*
+ * Would p be as well served on `other` as on `cpu`, with this load there? Returns the load of `other`, with p; ~0: it would not. By load, as
+ * in load balance: otherwise one would undo what the other has done.
+ */
+COLD u64 load_if_as_good(struct task_struct *p __arg_trusted, s32 cpu, s32 other, u64 load)
 {
 	struct task_state *t = task_state(p);
 	struct cpu_state *c = cpu_state(other);
-	u64 there;
+	u64 now = k_now(), there;
 
 	if (!t || !c || other == cpu || !c->online || !k_allowed(p, other))
 		return ~0ULL;
-	there = c->weight[1] + t->weight;
-	return there <= weight && !far_apart(cpu, other) && share_now(c, k_now()) >= APART_SHARE && !siblings_at(t, other) ?
-	       there : ~0ULL;
+	there = load_of(c->weight[1] + t->weight, side_capacity(c, now));
+	return there <= load && !far_apart(cpu, other) && share_now(c, now) >= APART_SHARE && !siblings_at(t, other) ? there : ~0ULL;
 }
 
 /*
@@ -39,21 +41,21 @@ COLD s32 apart_from_siblings(struct task_struct *p __arg_trusted, s32 cpu)
 	struct task_state *t = task_state(p);
 	struct cpu_state *c = cpu_state(cpu);
 	u32 from = scan_from(), i;
-	u64 weight;
+	u64 load;
 	s32 best = cpu;
 
 	if (!t || !c)
 		return cpu;
 	/* With p in both cases. */
-	weight = c->weight[1] + (queue_cpu(t) == cpu ? 0 : t->weight);
+	load = load_of(c->weight[1] + (queue_cpu(t) == cpu ? 0 : t->weight), side_capacity(c, k_now()));
 	bpf_for(i, 0, nr_candidates()) {
 		u32 other = candidate(p, from, i);
-		u64 there = weight_if_as_good(p, cpu, other, weight);
+		u64 there = load_if_as_good(p, cpu, other, load);
 
 		if (there == ~0ULL)
 			continue;
 		best = other;
-		weight = there;
+		load = there;
 	}
 	return best;
 }

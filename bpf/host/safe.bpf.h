@@ -123,6 +123,9 @@ static __always_inline u64 debt_ns(const struct task_struct *p, struct task_stat
 	/* It waits where it was found to be safe: that holds, whatever quotas have come and gone meanwhile. */
 	if (t->throttled_at_ns && t->side.safe)
 		return 0;
+	/* A mark that does not hold any more must not seem to, once the vCPU is throttled. */
+	if (t->side.safe != limits_generation)
+		t->side.safe = 0;
 	if (is_vcpu(t))
 		return t->side.safe != limits_generation && vm_uses(t, VM_SAFE_POINTS) && may_borrow(t->group, 1, now) ? VCPU_DEBT_NS : 0;
 	return bpf_map_lookup_elem(&vmms, &tgid) && may_borrow(t->group, 2, now) ? VMM_DEBT_NS : 0;

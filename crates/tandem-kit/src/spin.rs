@@ -62,9 +62,9 @@ struct ThreadReport {
 /// Run time and period of SCHED_DEADLINE, microseconds.
 fn deadline(text: &str) -> Result<(u64, u64), String> {
     let both = text.split_once('/').and_then(|(run, period)| Some((run.parse().ok()?, period.parse().ok()?)));
-    // The kernel's own limits are 1 us and 4 s.
-    both.filter(|(run, period)| (10..=*period).contains(run) && *period <= 4_000_000)
-        .ok_or_else(|| "expected RUN/PERIOD in us, as in 5000/10000: from 10, at most 4000000".to_owned())
+    // The kernel's own limits (sched_deadline_period_min_us, sched_deadline_period_max_us), and a run time that it can account.
+    both.filter(|(run, period)| (10..=*period).contains(run) && (100..=4_000_000).contains(period))
+        .ok_or_else(|| "expected RUN/PERIOD in us, as in 5000/10000: periods of 100 to 4000000".to_owned())
 }
 
 pub fn run(args: &Args) -> Result<Value> {

@@ -92,9 +92,11 @@ pub fn base_images(parts: &Parts) -> Result<Images, LabError> {
 /// Writes the archive of what a machine needs of its kernel: modules of a host with guests, or of a guest.
 pub fn kernel(out: &Path, kernel: &KernelFiles, has_guests: bool) -> Result<(), LabError> {
     build(out, |archive| {
-        // BPF programs' loaders read the kernel's configuration here.
-        let config = format!("boot/config-{}", kernel.release);
-        add(archive, &kernel.modules.join("config"), &config, false)?;
+        // BPF programs' loaders read the kernel's configuration here. Not every kernel comes with it.
+        let config = kernel.modules.join("config");
+        if config.exists() {
+            add(archive, &config, &format!("boot/config-{}", kernel.release), false)?;
+        }
         modules(archive, kernel, if has_guests { HOST_MODULES } else { GUEST_MODULES })
     })
 }

@@ -1,5 +1,6 @@
 //! Kernels other than the newest: one of each series that Debian's suites offer at this moment. Of each only the image,
-//! the configuration and the modules that the lab needs are kept.
+//! the configuration and the modules that the lab needs are kept. Some suites offer an image and no modules: it boots as a
+//! machine without guests.
 
 use crate::fetch::{extract_vmlinux, version_key, Apt, KernelFiles};
 use crate::{cache, image, progress, LabError};
@@ -27,12 +28,15 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Packages with its image, its modules and its configuration: of late each has its own.
-    fn packages(&self) -> Vec<String> {
-        let split = self.package.starts_with("linux-binary-");
-        let others =
-            ["modules", "base"].iter().filter(|_| split).map(|part| format!("linux-{part}-{}", self.release));
-        std::iter::once(self.package.clone()).chain(others).collect()
+    /// Packages with its image, its modules and its configuration, as far as they are offered: of late each has its own.
+    fn packages(&self, apt: &Apt) -> Result<Vec<String>, LabError> {
+        let mut packages = vec![self.package.clone()];
+        for part in ["modules", "base"] {
+            let name = format!("linux-{part}-{}", self.release);
+            let offered = apt.run("apt-cache", &["pkgnames", &name])?.lines().any(|line| line == name);
+            packages.extend(offered.then_some(name));
+        }
+        Ok(packages)
     }
 
     /// Major and minor number.
@@ -113,10 +117,14 @@ pub fn fetch(prefix: &str) -> Result<KernelFiles, LabError> {
     })?;
     let unpacked = folder.join("unpacked");
     let files = files_at(&folder, &kernel.release);
-    apt()?.unpack_exactly(&format!("kernel {}", kernel.release), &kernel.packages(), &unpacked)?;
+    let apt = apt()?;
+    let packages = kernel.packages(&apt)?;
+    apt.unpack_exactly(&format!("kernel {}", kernel.release), &packages, &unpacked)?;
     keep_modules(&unpacked, &files)?;
-    // Last: it tells that the others are there.
-    extract_vmlinux(&unpacked, &kernel.release, &files.vmlinux)?;
+    // Last, and at once: it tells that all is there.
+    let partial = folder.join("extracted");
+    extract_vmlinux(&unpacked, &kernel.release, &partial)?;
+    fs::rename(&partial, &files.vmlinux).map_err(LabError::io("write", &files.vmlinux))?;
     let _ = fs::remove_dir_all(&unpacked);
     Ok(files)
 }
@@ -129,20 +137,17 @@ fn files_at(folder: &Path, release: &str) -> KernelFiles {
     }
 }
 
-/// Copies what the lab needs of an unpacked kernel's modules, and its configuration. A module that is not there is built in.
+/// Copies what the lab needs of an unpacked kernel's modules, and its configuration, as far as they are there. A module that is not
+/// may be built in.
 fn keep_modules(unpacked: &Path, files: &KernelFiles) -> Result<(), LabError> {
     let all = ["usr/lib/modules", "lib/modules"].map(|dir| unpacked.join(dir).join(&files.release));
     let boot = unpacked.join("boot").join(format!("config-{}", files.release));
     let config = all.iter().map(|dir| dir.join("config")).chain([boot]).find(|path| path.exists());
-    let config = config.ok_or_else(|| LabError::Fetch {
-        what: format!("kernel {}", files.release),
-        reason: "its packages hold no configuration".into(),
-    })?;
     let modules = image::needed_modules()
         .filter_map(|name| all.iter().find_map(|dir| image::find_module(dir, name)))
         .map(|path| (path.file_name().map(ToOwned::to_owned).unwrap_or_default(), path));
     cache::create(&files.modules)?;
-    for (name, from) in modules.chain([("config".into(), config)]) {
+    for (name, from) in modules.chain(config.map(|path| ("config".into(), path))) {
         fs::copy(&from, files.modules.join(name)).map_err(LabError::io("copy", &from))?;
     }
     Ok(())
@@ -164,7 +169,7 @@ fn cached(folder: &Path, prefix: &str) -> Option<KernelFiles> {
             (release.ends_with(FLAVOUR) && matches(&release)).then(|| files_at(folder, &release))
         })
         // Those of older versions have no modules.
-        .filter(|files| files.modules.join("config").exists())
+        .filter(|files| files.modules.is_dir())
         .max_by_key(|files| version_key(&files.release))
 }
 
@@ -206,7 +211,6 @@ mod tests {
             );
             let modules = dir.path().join(format!("modules-{release}"));
             fs::create_dir(&modules).unwrap();
-            fs::write(modules.join("config"), "x").unwrap();
         }
         assert_eq!(cached(dir.path(), "7.2").unwrap().release, "7.2.13+deb14-cloud-amd64");
         assert!(cached(dir.path(), "7.3").is_none());

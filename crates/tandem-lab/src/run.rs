@@ -412,7 +412,7 @@ fn lookup<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
 }
 
 /// The parts with the kernels that are wanted.
-fn with_kernels(
+pub(crate) fn with_kernels(
     mut parts: fetch::Parts,
     wanted: Option<&String>,
     experiment: &Experiment,

@@ -2,7 +2,7 @@
 
 use crate::contention::Contenders;
 use crate::experiment::{hrtick_command, Experiment, Layout, Mode, Vm};
-use crate::fetch::Parts;
+use crate::fetch::{KernelFiles, Parts};
 use crate::image::{self, Images};
 use crate::machine::{Accel, Machine, Size};
 use crate::noise::CpuTime;
@@ -327,6 +327,20 @@ pub fn last_words(output: Option<&Output>) -> String {
     format!("status {}{}: {words}", output.status, if output.timed_out { ", timed out" } else { "" })
 }
 
+/// Refuses a kernel that is offered without modules: it knows neither KVM nor virtio.
+fn has_modules(experiment: &Experiment, kernel: &KernelFiles) -> Result<(), LabError> {
+    if image::find_module(&kernel.modules, "virtio_mmio").is_some() {
+        return Ok(());
+    }
+    Err(LabError::Experiment {
+        origin: experiment.name.clone(),
+        message: format!(
+            "kernel {}: no package with its modules is offered, so only mode \"single\" can boot it",
+            kernel.release
+        ),
+    })
+}
+
 /// Refuses a guest that is too small for its image: it would die without naming the reason ("unable to mount root").
 fn enough_memory(experiment: &Experiment, vm: &Vm, image: &Path) -> Result<(), LabError> {
     let bytes = std::fs::metadata(image).map_err(LabError::io("read", image))?.len();
@@ -356,6 +370,9 @@ fn initrd(parts: &Parts, images: &Images, work: &Path, experiment: &Experiment) 
     let mut carried: Vec<(PathBuf, String)> = Vec::new();
     for vm in &experiment.vms {
         let kernel = parts.kernel_of(&vm.name);
+        for kernel in [kernel, &parts.kernel] {
+            has_modules(experiment, kernel)?;
+        }
         let guest = work.join(format!("guest-{}.cpio", kernel.release));
         if !guest.exists() {
             let modules = work.join("modules.cpio");

@@ -3,7 +3,7 @@
 use crate::experiment::Experiment;
 use crate::lock::MachineLock;
 use crate::progress::Progress;
-use crate::run::{choose_accel, AccelChoice};
+use crate::run::{choose_accel, with_kernels, AccelChoice};
 use crate::session::Session;
 use crate::{cache, fetch, image, sys, LabError};
 use std::io::{BufRead, Write};
@@ -24,6 +24,7 @@ pub fn shell(experiment: &Experiment, accel: AccelChoice) -> Result<(), LabError
     let parts = fetch::parts()?;
     let images = image::base_images(&parts)?;
     let accel = choose_accel(accel, &parts, &images, &progress)?;
+    let parts = with_kernels(parts, None, experiment)?;
     let work = cache::work_dir()?;
     let mut session = Session::boot(&parts, &images, work.path(), experiment, accel, &progress)?;
     let first = experiment.workloads.first().map(|w| experiment.contention_of(w)).unwrap_or_default();

@@ -70,6 +70,8 @@ fn free_port() -> Result<u16> {
 
 /// Waits until the server accepts connections.
 pub fn wait_for_port(server: &mut Running, port: u16) -> Result<()> {
+    // Without privilege the interface cannot be changed. If it is down, nothing answers.
+    let _ = sys::loopback_up();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let deadline = Instant::now() + START_TIMEOUT;
     while TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_err() {
