@@ -367,12 +367,11 @@ fn initrd(parts: &Parts, images: &Images, work: &Path, experiment: &Experiment) 
         image::concatenate(&initrd, &[&images.guest, &own, &overlay])?;
         return Ok(initrd);
     }
+    has_modules(experiment, &parts.kernel)?;
     let mut carried: Vec<(PathBuf, String)> = Vec::new();
     for vm in &experiment.vms {
         let kernel = parts.kernel_of(&vm.name);
-        for kernel in [kernel, &parts.kernel] {
-            has_modules(experiment, kernel)?;
-        }
+        has_modules(experiment, kernel)?;
         let guest = work.join(format!("guest-{}.cpio", kernel.release));
         if !guest.exists() {
             let modules = work.join("modules.cpio");
