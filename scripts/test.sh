@@ -60,8 +60,6 @@ if kernels=$("$bin/tandem" lab kernels); then
     done
     # Not all kernels are offered with their modules, and not all boot guests in an emulated machine.
     if echo "$kernels" | grep -q "^7.3 "; then lab "$few_boots" --kernel 7.3; fi
-    # Watching needs no sched_ext.
-    if echo "$kernels" | grep -q "^6.12 "; then lab test-observe --kernel 6.12; fi
 else
     failed=$((failed + 1)); echo "FAILED: no list of kernels"
 fi
