@@ -332,7 +332,7 @@ fn run_workload(
     let chosen = |b: &&Background| b.workloads.as_ref().is_some_and(|list| list.contains(&workload.name));
     let mut beside = Vec::new();
     for background in experiment.background.iter().filter(chosen) {
-        beside.push((&background.machine, session.spawn(&background.machine, &background.argv)?));
+        beside.push(session.spawn_beside(background)?);
     }
     let clients = experiment.has_clients(workload);
     let cpu0 = if clients { session.cpu0()? } else { noise::CpuTime::default() };
@@ -354,8 +354,9 @@ fn run_workload(
         let busy_pct = session.cpu0()?.busy_pct_since(cpu0);
         measured.clients_pct = Some(measured.clients_pct.unwrap_or(0.0).max(busy_pct));
     }
-    for (machine, handle) in beside {
-        session.stop(machine, handle)?;
+    session.still_beside(&beside)?;
+    for beside in &beside {
+        session.stop(beside)?;
     }
     let delivered = session.contenders.delivered(experiment, &before, &after);
     let times = vcpu_times(arm, &workload.name, &before, &after);

@@ -1,7 +1,7 @@
 //! One boot: the host, its guests, the scheduler under test, and the competitors.
 
 use crate::contention::Contenders;
-use crate::experiment::{hrtick_command, Experiment, Layout, Mode, Vm};
+use crate::experiment::{hrtick_command, Background, Experiment, Layout, Mode, Vm};
 use crate::fetch::{KernelFiles, Parts};
 use crate::image::{self, Images};
 use crate::machine::{Accel, Machine, Size};
@@ -48,6 +48,15 @@ pub struct Session {
     schedulers: Vec<(String, u64)>,
     target: String,
     guests: Vec<String>,
+    /// Background programs that run all the time.
+    beside: Vec<Beside>,
+}
+
+/// A program that runs beside workloads.
+pub struct Beside {
+    machine: String,
+    argv: Vec<String>,
+    handle: u64,
 }
 
 impl Session {
@@ -146,6 +155,7 @@ impl Session {
             schedulers: Vec::new(),
             target: experiment.target().to_string(),
             guests,
+            beside: Vec::new(),
         };
         if !experiment.contention.is_empty() {
             progress.step("calibrating contention");
@@ -158,7 +168,8 @@ impl Session {
             session.machine.link.ask(SELF, op, SHORT)?;
         }
         for background in experiment.background.iter().filter(|background| background.workloads.is_none()) {
-            session.spawn(&background.machine, &background.argv)?;
+            let beside = session.spawn_beside(background)?;
+            session.beside.push(beside);
         }
         Ok(session)
     }
@@ -247,10 +258,33 @@ impl Session {
         self.machine.link.ask_for(machine, Op::Spawn { argv: argv.to_vec() }, SHORT)
     }
 
-    /// Ends such a program.
-    pub fn stop(&mut self, machine: &str, handle: u64) -> Result<(), LabError> {
-        let op = Op::Stop { handle, signal: SIGTERM, timeout_s: 10.0 };
-        self.machine.link.ask(machine, op, SHORT).map(|_| ())
+    /// Starts a program that is to run beside workloads.
+    pub fn spawn_beside(&mut self, background: &Background) -> Result<Beside, LabError> {
+        let handle = self.spawn(&background.machine, &background.argv)?;
+        Ok(Beside { machine: background.machine.clone(), argv: background.argv.clone(), handle })
+    }
+
+    /// Ends it.
+    pub fn stop(&mut self, beside: &Beside) -> Result<(), LabError> {
+        let op = Op::Stop { handle: beside.handle, signal: SIGTERM, timeout_s: 10.0 };
+        self.machine.link.ask(&beside.machine, op, SHORT).map(|_| ())
+    }
+
+    /// Does each of these programs, and of those that run all the time, still run? What was measured beside one that has ended is void.
+    pub fn still_beside(&mut self, chosen: &[Beside]) -> Result<(), LabError> {
+        for beside in self.beside.iter().chain(chosen) {
+            let Beside { machine, handle, argv } = beside;
+            if self.machine.link.ask_for(machine, Op::Running { handle: *handle }, SHORT)? {
+                continue;
+            }
+            let op = Op::Stop { handle: *handle, signal: SIGKILL, timeout_s: 10.0 };
+            let output: Output = self.machine.link.ask_for(machine, op, SHORT)?;
+            let (argv, words) = (argv.join(" "), last_words(Some(&output)));
+            return Err(LabError::UnderTest(format!(
+                "[[background]] of {machine}: \"{argv:.100}\" did not last until the end of the workload: {words}"
+            )));
+        }
+        Ok(())
     }
 
     /// Runs a program on a machine; none: the one under test.
