@@ -2,7 +2,7 @@
 /*
  * Load balance, for fairness across CPUs: which CPU hands over a task to which.
  *
- * A CPU's load is the effective weight of its CPU-bound tasks over its capacity. The lighter CPU asks the
+ * A CPU's load is the effective weight of its CPU-bound tasks over what its light tasks leave of its capacity. The lighter CPU asks the
  * heavier one for tasks whose weight is clearly less than the difference, so that each migration makes the
  * difference smaller.
  *
@@ -41,6 +41,27 @@ POLICY bool is_cpu_bound(u64 ran_ns, u64 runnable_for_ns)
 POLICY u64 load_of(u64 weight, u32 capacity)
 {
 	return (min_u64(weight, 1ULL << 50) << 10) / (capacity ? capacity : 1);
+}
+
+/* All of a CPU's time, as light_share() counts. */
+#define TANDEM_LIGHT_ALL 65536U
+/* Light tasks leave at least this of a CPU to CPU-bound ones, for load balance. */
+#define TANDEM_LEFT_MIN (TANDEM_LIGHT_ALL / 4)
+
+/* The part of a CPU's time that its light tasks take, of TANDEM_LIGHT_ALL: on average, over some eight intervals. */
+POLICY u32 light_share(u32 old, u64 light_ns, u64 interval_ns)
+{
+	u64 now = interval_ns ? min_u64(light_ns, min_u64(interval_ns, 1ULL << 40)) * TANDEM_LIGHT_ALL / interval_ns : old;
+
+	return ewma_u64(old, now, 3);
+}
+
+/* What is left of a capacity for CPU-bound tasks. */
+POLICY u32 left_by_light(u32 capacity, u32 light)
+{
+	u64 left = max_u64(TANDEM_LIGHT_ALL - min_u64(light, TANDEM_LIGHT_ALL), TANDEM_LEFT_MIN);
+
+	return (u64)capacity * left / TANDEM_LIGHT_ALL;
 }
 
 /*

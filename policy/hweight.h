@@ -57,6 +57,36 @@ POLICY u64 group_scale(u64 parent_scale, u64 group_weight, u64 active_weight)
 	return max_u64(min_u64(product / active_weight, TANDEM_SCALE_MAX), 1);
 }
 
+/*
+ * Light tasks: those that sleep before they are CPU-bound (is_cpu_bound()). One that runs for a part of the time and is weighed
+ * only meanwhile takes its CPU time from all tasks beside it; in a tree of queues its own group would go without it. So, in
+ * a group that has CPU-bound tasks, those alone share its weight (S(g) above), and they pay for what the light ones take
+ * (task_state.owed_ns). A group that cannot pay, because its light tasks take too much, counts all of them.
+ */
+/* What a group has to pay for and has not yet, at most. Beyond it, all of its tasks are counted */
+#define TANDEM_UNPAID_MAX_NS (24 * NSEC_PER_MSEC_)
+/* for this long. */
+#define TANDEM_COUNT_ALL_NS (1000 * NSEC_PER_MSEC_)
+
+/* What a CPU-bound task that is owed `owed_ns` pays, after `service_ns` of CPU time, of its group's `unpaid_ns`. */
+POLICY s64 paid_ns(s64 unpaid_ns, s64 owed_ns, u64 service_ns)
+{
+	s64 room = owed_ns + (s64)TANDEM_UNPAID_MAX_NS, most = (s64)min_u64(service_ns, TANDEM_UNPAID_MAX_NS);
+
+	return clamp_s64(unpaid_ns, 0, clamp_s64(room, 0, most));
+}
+
+/*
+ * The part of `unpaid_ns` that goes to the child groups, per unit of their weight and in 1/1024 ns; the rest stays with the group's own
+ * CPU-bound tasks. Groups with CPU-bound tasks only.
+ */
+POLICY u64 passed_down(s64 unpaid_ns, u64 own_cpu_bound, u64 child_cpu_bound)
+{
+	u64 unpaid = (u64)clamp_s64(unpaid_ns, 0, (s64)TANDEM_UNPAID_MAX_NS), all = own_cpu_bound + child_cpu_bound;
+
+	return child_cpu_bound && all ? (unpaid << 10) / all : 0;
+}
+
 /* Is the change large enough to reweight tasks? The kernel ignores 1/64; over three levels that adds up. */
 POLICY bool scale_moved(u64 old_scale, u64 new_scale)
 {

@@ -182,9 +182,14 @@ static __always_inline u64 curr_burst(const struct cpu_state *c, u64 now)
 	return c->curr_burst_ns + (c->curr_charged_at_ns ? sub_floor_u64(now, c->curr_charged_at_ns) : 0);
 }
 
+/* The global virtual time of a CPU, likewise. It is that of its CPU-bound tasks: while a light one runs, none of them gains anything. */
 static __always_inline u64 vtime_now(const struct cpu_state *c, u64 now)
 {
-	return c->vtime + not_yet_charged(c, class_index(CLASS_NORMAL), now);
+	u64 since = c->curr_charged_at_ns;
+
+	if (!since || !c->curr_cpu_bound || !c->cpu_bound_weight)
+		return c->vtime;
+	return c->vtime + virtual_ns(min_u64(sub_floor_u64(now, since), TANDEM_TICK_NS), c->cpu_bound_weight);
 }
 
 static __always_inline void take_off_cpu_bound(struct cpu_state *c, u64 weight)
@@ -209,6 +214,8 @@ static __always_inline void count_cpu_bound(struct task_state *t, struct cpu_sta
 	/* Two CPUs may count it at the same time, while a third moves it. */
 	if (__sync_val_compare_and_swap(&t->cpu_bound_stake, 0, stake_of(cpu, 0, weight)))
 		take_off_cpu_bound(c, weight);
+	else
+		cpu_bound_in_group(t);
 }
 
 /* Stop counting t as CPU-bound, on whichever CPU it was counted. */
@@ -219,6 +226,7 @@ static __always_inline void uncount_cpu_bound(struct task_state *t)
 
 	if (c)
 		take_off_cpu_bound(c, stake_value(stake));
+	not_cpu_bound_in_group(t);
 }
 
 static __always_inline void take_off_queue(struct cpu_state *c, u64 stake)
@@ -251,7 +259,7 @@ static __always_inline void give_back(struct task_state *t, u64 stake)
 /* Settle what a runnable task is owed after a migration. Requests for a task from either CPU are dropped. */
 static __always_inline void settle_move(struct task_state *t, struct cpu_state *from, struct cpu_state *to, u64 now)
 {
-	if (from->vtime_known && to->vtime_known && t->class == CLASS_NORMAL)
+	if (from->vtime_known && to->vtime_known && t->cpu_bound_stake)
 		t->owed_ns = owed_after_move(t->owed_ns, vtime_now(from, now), vtime_now(to, now), t->weight,
 					      t->weight + to->weight[class_index(CLASS_NORMAL)]);
 	from->give_to = -1;
@@ -397,6 +405,28 @@ static __always_inline u64 service_of(u64 ran_ns, u64 wall_ns, u64 stolen_ns)
 	return ran_ns + stolen_ns / 2 > wall_ns ? sub_floor_u64(ran_ns, stolen_ns) : ran_ns;
 }
 
+/* What a light task has taken its group's CPU-bound ones pay, as they run (policy/hweight.h). */
+COLD int charge_group(struct task_state *t __arg_nonnull, u64 service_ns)
+{
+	struct group_state *g = group_state(t->group);
+	s64 paid;
+
+	if (!g)
+		return 0;
+	if (!t->cpu_bound_stake) {
+		g = g->payer ? group_state(g->payer) : NULL;
+		if (g)
+			__sync_fetch_and_add(&g->unpaid_ns, (s64)service_ns);
+		return 0;
+	}
+	paid = g->unpaid_ns > 0 ? paid_ns(g->unpaid_ns, t->owed_ns, service_ns) : 0;
+	if (paid) {
+		__sync_fetch_and_sub(&g->unpaid_ns, paid);
+		t->owed_ns -= paid;
+	}
+	return 0;
+}
+
 /*
  * Charge what p ran on `cpu` since the last charge, without steal. Call it on that CPU: its clock and steal are
  * exact only there.
@@ -424,11 +454,16 @@ static __always_inline void charge(const struct task_struct *p, struct task_stat
 	progress = virtual_ns(service - settled, max_u64(c->weight[i], t->weight));
 	c->clock[i] = clock_after(c, i, t->v, progress);
 	t->v += virtual_ns(service - settled, t->weight);
-	if (t->class == CLASS_NORMAL)
-		c->vtime += progress;
+	if (t->cpu_bound_stake)
+		c->vtime += virtual_ns(service - settled, max_u64(c->cpu_bound_weight, t->weight));
+	c->curr_cpu_bound = t->cpu_bound_stake != 0;
+	if (!t->cpu_bound_stake && t->class == CLASS_NORMAL)
+		c->light_ns += service;
 	c->curr_charged_at_ns = now;
 	c->curr_v = t->v;
 	c->curr_burst_ns = t->burst_ns;
+	if (t->group != ROOT_GROUP && t->class == CLASS_NORMAL)
+		charge_group(t, service);
 	if (nr_limits)
 		quota_charge(t->group, service);
 }

@@ -25,18 +25,22 @@
 #define IDLE_GROUP_WEIGHT 3
 
 /*
- * Sums of the nice weights of a group's runnable tasks, in cells by the CPU on which they became runnable or
- * stopped being runnable. With few CPUs each has a cell of its own, which no other CPU writes; with many, CPUs
- * share cells, or the refresh would take too long.
+ * Sums of the nice weights of a group's tasks, in cells by the CPU on which they began to count or stopped. With few CPUs each
+ * has a cell of its own, which no other CPU writes; with many, CPUs share cells, or the refresh would take too long.
  */
+struct load_cell {
+	s64 runnable;
+	s64 cpu_bound;	/* those of them that are CPU-bound (fair.bpf.h) */
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_LOAD_CELLS * MAX_GROUPS);
 	__type(key, u32);
-	__type(value, s64);
+	__type(value, struct load_cell);
 } group_load SEC(".maps");
 
-static __always_inline s64 *load_cell(u32 group, u32 cell)
+static __always_inline struct load_cell *load_cell(u32 group, u32 cell)
 {
 	u32 key = cell * MAX_GROUPS + group;
 
@@ -144,10 +148,40 @@ COLD int activate(u32 group, u64 now)
 
 static __always_inline void count_load(u32 group, s64 weight)
 {
-	s64 *cell = load_cell(group, bpf_get_smp_processor_id() % MAX_LOAD_CELLS);
+	struct load_cell *cell = load_cell(group, bpf_get_smp_processor_id() % MAX_LOAD_CELLS);
 
 	if (cell)
-		__sync_fetch_and_add(cell, weight);
+		__sync_fetch_and_add(&cell->runnable, weight);
+}
+
+static __always_inline void count_cpu_bound_load(u32 group, s64 weight)
+{
+	struct load_cell *cell = load_cell(group, bpf_get_smp_processor_id() % MAX_LOAD_CELLS);
+
+	if (cell)
+		__sync_fetch_and_add(&cell->cpu_bound, weight);
+}
+
+static __always_inline void take_off_cpu_bound_load(u64 stake)
+{
+	if (stake)
+		count_cpu_bound_load(stake >> 32, -(s64)(u32)stake);
+}
+
+/* t, a CPU-bound task, counts as such in its group. As elsewhere, who takes the word subtracts what it says. */
+COLD int cpu_bound_in_group(struct task_state *t __arg_nonnull)
+{
+	u32 weight = t->own_weight, group = t->group;
+
+	count_cpu_bound_load(group, weight);
+	take_off_cpu_bound_load(__sync_lock_test_and_set(&t->group_stake, (u64)group << 32 | weight));
+	return 0;
+}
+
+static __always_inline void not_cpu_bound_in_group(struct task_state *t)
+{
+	if (t->group_stake)
+		take_off_cpu_bound_load(__sync_lock_test_and_set(&t->group_stake, 0));
 }
 
 static __always_inline void group_runnable(struct task_struct *p, struct task_state *t)
@@ -174,16 +208,21 @@ static __always_inline void group_quiescent(struct task_state *t)
 
 COLD u64 sum_load(u32 group)
 {
-	s64 sum = 0;
+	struct group_state *g = group_state(group);
+	s64 runnable = 0, cpu_bound = 0;
 	u32 i;
 
 	bpf_for(i, 0, nr_load_cells()) {
-		s64 *cell = load_cell(group, i);
+		struct load_cell *cell = load_cell(group, i);
 
-		if (cell)
-			sum += *cell;
+		if (!cell)
+			continue;
+		runnable += cell->runnable;
+		cpu_bound += cell->cpu_bound;
 	}
-	return sum > 0 ? sum : 0;
+	if (g)
+		g->own_cpu_bound = cpu_bound > 0 ? cpu_bound : 0;
+	return runnable > 0 ? runnable : 0;
 }
 
 /* A group with runnable tasks keeps its ancestors active: the refresh may visit them before it or after it. */
@@ -210,14 +249,65 @@ enum refresh_pass {
 	PASS_SCALE,	/* new scales; a parent seldom comes after its child, and then the next round corrects it */
 };
 
+/* What the group's CPU-bound tasks have to pay goes to where they are, a level per refresh. */
+static __always_inline void pass_down(struct group_state *g, u64 now)
+{
+	u64 each = 0;
+
+	if (g->unpaid_ns > (s64)TANDEM_UNPAID_MAX_NS) {
+		g->count_all_until_ns = now + TANDEM_COUNT_ALL_NS;
+		__sync_lock_test_and_set(&g->unpaid_ns, 0);
+	} else if (g->unpaid_ns > 0) {
+		each = passed_down(g->unpaid_ns, g->own_cpu_bound, g->child_cpu_bound);
+		__sync_fetch_and_sub(&g->unpaid_ns, (s64)(each * g->child_cpu_bound >> 10));
+	}
+	g->passed_down = each;
+}
+
+/* The group's part of what its parent has passed down, and of the parent's sums. `weight`: among its siblings. */
+static __always_inline void tell_parent(struct group_state *g, struct group_state *parent, u64 weight)
+{
+	if (g->told && parent->passed_down)
+		__sync_fetch_and_add(&g->unpaid_ns, (s64)(parent->passed_down * weight >> 10));
+	g->told = 0;
+	/* A group without quota left does not compete with its siblings. */
+	if (g->quota_ns && g->pool_ns <= 0)
+		return;
+	parent->child_weight += weight;
+	if (g->has_cpu_bound) {
+		parent->child_cpu_bound += weight;
+		g->told = 1;
+	}
+}
+
+/* Who pays for the group's light tasks? Returns the weight that its own is divided by. */
+static __always_inline u64 shared_by(struct group_state *g, const struct group_state *parent, u32 group, u64 weight, u64 now)
+{
+	u64 cpu_bound = g->own_cpu_bound + g->child_cpu_bound;
+
+	g->has_rivals = parent->has_rivals || parent->own_cpu_bound + parent->child_cpu_bound > (g->told ? weight : 0);
+	g->has_cpu_bound = cpu_bound > 0;
+	if (time_before_ns(now, g->count_all_until_ns)) {
+		g->payer = 0;
+	} else if (g->has_rivals && cpu_bound) {
+		g->payer = group;
+		return cpu_bound;
+	} else {
+		g->payer = parent->payer;
+	}
+	return g->own_weight_sum + g->child_weight;
+}
+
 static __always_inline bool refresh_group(struct group_state *g, u32 group, u32 pass, u64 now)
 {
 	struct group_state *parent;
-	u64 scale;
+	u64 scale, weight;
 
 	if (pass == PASS_COUNT) {
+		pass_down(g, now);
 		g->own_weight_sum = sum_load(group);
 		g->child_weight = 0;
+		g->child_cpu_bound = 0;
 		if (g->own_weight_sum)
 			active_up_to_root(group, now);
 		return false;
@@ -225,9 +315,12 @@ static __always_inline bool refresh_group(struct group_state *g, u32 group, u32 
 	parent = group_state(g->parent);
 	if (!parent)
 		return false;
+	weight = g->own_idle ? IDLE_GROUP_WEIGHT : g->weight;
 	if (pass == PASS_TELL) {
 		if (now - g->active_at_ns > TANDEM_GROUP_LINGER_NS) {
 			g->active = 0;
+			g->told = 0;
+			g->has_cpu_bound = 0;
 			set_group_bit(active_groups, group, false);
 			/* A task may have become runnable meanwhile, and have found the group active. */
 			if (sum_load(group))
@@ -237,15 +330,12 @@ static __always_inline bool refresh_group(struct group_state *g, u32 group, u32 
 		if (group == ROOT_GROUP)
 			return false;
 		g->idle = g->own_idle || parent->idle;
-		/* A group without quota left does not compete with its siblings. */
-		if (!g->quota_ns || g->pool_ns > 0)
-			parent->child_weight += g->own_idle ? IDLE_GROUP_WEIGHT : g->weight;
+		tell_parent(g, parent, weight);
 		return false;
 	}
 	if (group == ROOT_GROUP)
 		return false;
-	scale = group_scale(parent->scale, g->own_idle ? IDLE_GROUP_WEIGHT : g->weight,
-			    g->own_weight_sum + g->child_weight);
+	scale = group_scale(parent->scale, weight, shared_by(g, parent, group, weight, now));
 	if (!scale_moved(g->scale, scale))
 		return false;
 	g->scale = scale;
@@ -360,10 +450,10 @@ COLD u32 group_add(u64 id, u64 parent_id)
 	g->scale = TANDEM_SCALE_ONE;
 	g->weight = TANDEM_WEIGHT_NICE_0;
 	bpf_for(i, 0, nr_load_cells()) {
-		s64 *cell = load_cell(group, i);
+		struct load_cell *cell = load_cell(group, i);
 
 		if (cell)
-			*cell = 0;
+			__builtin_memset(cell, 0, sizeof(*cell));
 	}
 	if (group / 64 >= nr_group_words)
 		nr_group_words = group / 64 + 1;

@@ -101,6 +101,9 @@ struct cpu_state {
 	u64 slice_due_ns;	/* planned end of the slice that the timer has just ended; 0: it ended none */
 	u64 timer_late_ns;	/* from the timer to the end of the slice, on average */
 	u64 balanced_at_ns;
+	u64 light_ns;		/* run time of light tasks since then */
+	u32 light_share;	/* the part of the CPU's time that they take, of TANDEM_LIGHT_ALL (policy/balance.h) */
+	u32 curr_cpu_bound;	/* the current task is one of cpu_bound_tasks, as of its last charge */
 	/* Fairness across CPUs, policy/balance.h. */
 	u64 vtime;		/* global virtual time: comparable between CPUs that are busy at the same time */
 	u64 vtime_known;		/* 0: no normal tasks since it was last compared */
@@ -178,6 +181,15 @@ struct group_state {
 	u32 sharers;		/* cgroups that share this record because none was left */
 	u64 own_weight_sum;	/* of its runnable tasks, as of the last refresh */
 	u64 child_weight;	/* of its active child groups, as of the last refresh */
+	u64 own_cpu_bound;	/* the same of its CPU-bound tasks */
+	u64 child_cpu_bound;	/* and of its child groups that have some, themselves or below */
+	s64 unpaid_ns;		/* CPU time of light tasks that its CPU-bound ones have to pay for (atomic, any CPU) */
+	u64 passed_down;	/* what each child with CPU-bound tasks gets of it: passed_down() (policy/hweight.h) */
+	u64 count_all_until_ns;	/* until then its light tasks share its weight, and nobody pays for them */
+	u32 payer;		/* the group that pays for its light tasks: itself, one above, or 0: none */
+	u32 has_cpu_bound;	/* it has CPU-bound tasks, itself or below, as of the last refresh */
+	u32 has_rivals;		/* and so have others that it shares its parent's weight with, or its parent has rivals */
+	u32 told;		/* its weight is in its parent's child_cpu_bound */
 	u64 active_at_ns;
 	u64 throttled_ns;	/* time for which its tasks were throttled, summed */
 };

@@ -37,6 +37,7 @@ static __always_inline u32 turn_begins(struct task_struct *p, struct task_state 
 	c->curr_since_ns = now;
 	c->curr_charged_at_ns = now;
 	c->curr_v = t->v;
+	c->curr_cpu_bound = t->cpu_bound_stake != 0;
 	c->curr_burst_ns = t->burst_ns;
 	quota_running(t, true);
 	return was;

@@ -13,6 +13,11 @@
 /* Waiting tasks that are checked at a time. */
 #define EVEN_LOOK 8
 
+static __always_inline u32 capacity_left(const struct cpu_state *c, u64 now)
+{
+	return left_by_light(side_capacity(c, now), c->light_share);
+}
+
 /*
  * `cpu` looks at another CPU. What it finds goes into its record: the verifier does not track values in maps,
  * so it need not follow each combination of them through every iteration of the loop.
@@ -28,7 +33,7 @@ COLD int scan_at(u32 cpu, u32 other, u64 now)
 		return 0;
 	s = &own->look;
 	crowded = c->cpu_bound_tasks > side_uncrowded(c, now);
-	load = load_of(c->cpu_bound_weight, side_capacity(c, now));
+	load = load_of(c->cpu_bound_weight, capacity_left(c, now));
 	/*
 	 * A CPU that has more load only because of a single task is no measure: the task cannot use more than
 	 * one CPU.
@@ -44,7 +49,7 @@ COLD int scan_at(u32 cpu, u32 other, u64 now)
 	}
 	if (!crowded)
 		return 0;
-	excess = excess_weight(c->cpu_bound_weight, side_capacity(c, now), s->own_weight, side_capacity(own, now));
+	excess = excess_weight(c->cpu_bound_weight, capacity_left(c, now), s->own_weight, capacity_left(own, now));
 	if (far_apart(cpu, other))
 		excess = far_excess(excess, c->cpu_bound_weight);
 	if (excess > s->excess) {
@@ -67,7 +72,7 @@ static __always_inline void scan_others(struct cpu_state *own, u32 cpu, u64 now)
 	__builtin_memset(s, 0, sizeof(*s));
 	s->heaviest = -1;
 	s->slowest = -1;
-	s->own_load = load_of(own->cpu_bound_weight, side_capacity(own, now));
+	s->own_load = load_of(own->cpu_bound_weight, capacity_left(own, now));
 	s->own_weight = own->cpu_bound_weight;
 	bpf_for(i, 0, nr_scanned()) {
 		u32 other = cpu_after(from, i);
@@ -115,7 +120,7 @@ COLD int ask_for_task(u32 cpu)
 	s = &own->look;
 	scan_others(own, cpu, now);
 	gives_all = own->curr_class == CLASS_NORMAL && own->cpu_bound_tasks <= 1 && s->own_load * s->measures >= s->loads;
-	if (own->curr_class != CLASS_NORMAL) {
+	if (own->curr_class != CLASS_NORMAL || !own->cpu_bound_tasks) {
 		own->vtime_known = false;
 	} else if (s->any_vtime) {
 		vtime = own->vtime_known ? vtime_caught_up(own->vtime, s->furthest, gives_all, own->weight[1]) : s->furthest;
@@ -301,6 +306,8 @@ static __always_inline bool balance_tick(struct cpu_state *c, s32 cpu, u64 now)
 {
 	if (now - c->balanced_at_ns < TANDEM_BALANCE_NS)
 		return false;
+	c->light_share = light_share(c->light_share, c->light_ns, now - c->balanced_at_ns);
+	c->light_ns = 0;
 	c->balanced_at_ns = now;
 	if (c->cpu_bound_tasks && c->cpu_bound_tasks < c->tasks[1])
 		count_waiting_cpu_bound(cpu);

@@ -37,6 +37,7 @@ struct task_state {
 	u32 group;
 	u32 counted_weight;	/* its part of counted_group's load while it is runnable */
 	u32 counted_group;
+	u64 group_stake;	/* its part of its group's CPU-bound load: the group and the weight; 0: none (atomic, any CPU) */
 	u32 admitted;		/* group that has unthrottled it, until its slice ends; 0: none (atomic, any CPU) */
 	u32 run_limit;		/* group with a quota that counts it as running; 0: none */
 	u32 class;		/* enum task_class */

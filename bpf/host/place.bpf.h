@@ -17,6 +17,17 @@
 #define APART_SHARE (TANDEM_SCALE * 3 / 4)
 
 /*
+ * Load of a pCPU with `more` weight. For a CPU-bound vCPU it is that of load balance: what wakes up there for a moment is no reason to
+ * leave, since load balance would only bring it back.
+ */
+static __always_inline u64 load_with(const struct task_state *t, const struct cpu_state *c, u64 more, u64 now)
+{
+	if (t->cpu_bound_stake)
+		return load_of(c->cpu_bound_weight + more, capacity_left(c, now));
+	return load_of(c->weight[1] + more, side_capacity(c, now));
+}
+
+/*
  * Would p be as well served on `other` as on `cpu`, with this load there? Returns the load of `other`, with p; ~0: it would not. By load, as
  * in load balance: otherwise one would undo what the other has done.
  */
@@ -28,7 +39,7 @@ COLD u64 load_if_as_good(struct task_struct *p __arg_trusted, s32 cpu, s32 other
 
 	if (!t || !c || other == cpu || !c->online || !k_allowed(p, other))
 		return ~0ULL;
-	there = load_of(c->weight[1] + t->weight, side_capacity(c, now));
+	there = load_with(t, c, t->weight, now);
 	return there <= load && !far_apart(cpu, other) && share_now(c, now) >= APART_SHARE && !siblings_at(t, other) ? there : ~0ULL;
 }
 
@@ -47,7 +58,7 @@ COLD s32 apart_from_siblings(struct task_struct *p __arg_trusted, s32 cpu)
 	if (!t || !c)
 		return cpu;
 	/* With p in both cases. */
-	load = load_of(c->weight[1] + (queue_cpu(t) == cpu ? 0 : t->weight), side_capacity(c, k_now()));
+	load = load_with(t, c, queue_cpu(t) == cpu ? 0 : t->weight, k_now());
 	bpf_for(i, 0, nr_candidates()) {
 		u32 other = candidate(p, from, i);
 		u64 there = load_if_as_good(p, cpu, other, load);

@@ -41,12 +41,16 @@ pub mod safe {
         effective_weight(own_weight: u32, scale: u64) -> u64;
         group_scale(parent_scale: u64, group_weight: u64, active_weight: u64) -> u64;
         scale_moved(old_scale: u64, new_scale: u64) -> bool;
+        paid_ns(unpaid_ns: i64, owed_ns: i64, service_ns: u64) -> i64;
+        passed_down(unpaid_ns: i64, own_cpu_bound: u64, child_cpu_bound: u64) -> u64;
         periods_passed(now_ns: u64, start_ns: u64, period_ns: u64) -> u64;
         pool_refilled(pool_ns: i64, quota_ns: u64, burst_ns: u64, periods: u64, uncharged: u64) -> i64;
         uncharged_ns(running: u32, periods: u64, period_ns: u64) -> u64;
         quota_run_ns(pool_ns: i64, running_cpus: u32) -> u64;
         quota_wait_too_long(waited_ns: u64, watchdog_ns: u64) -> bool;
         load_of(weight: u64, capacity: u32) -> u64;
+        light_share(old: u32, light_ns: u64, interval_ns: u64) -> u32;
+        left_by_light(capacity: u32, light: u32) -> u32;
         excess_weight(heavy_weight: u64, heavy_capacity: u32, light_weight: u64, light_capacity: u32) -> u64;
         move_improves(weight: u64, excess: u64) -> bool;
         settles_itself(excess: u64, heavy_weight: u64) -> bool;

@@ -39,7 +39,9 @@ pub mod eevdf {
 
 /// Hierarchical weights (`policy/hweight.h`).
 pub mod hweight {
-    pub use crate::ffi::safe::{effective_weight, group_scale, scale_moved, weight_of_cgroup};
+    pub use crate::ffi::safe::{
+        effective_weight, group_scale, paid_ns, passed_down, scale_moved, weight_of_cgroup,
+    };
 }
 
 /// Quotas (`policy/quota.h`).
@@ -52,8 +54,8 @@ pub mod quota {
 /// Load balance, for fairness across CPUs (`policy/balance.h`).
 pub mod balance {
     pub use crate::ffi::safe::{
-        excess_weight, load_of, matters_for_turns, move_improves, owed_after_move, rotates_away, settled_ns,
-        settles_itself, vtime_caught_up,
+        excess_weight, left_by_light, light_share, load_of, matters_for_turns, move_improves,
+        owed_after_move, rotates_away, settled_ns, settles_itself, vtime_caught_up,
     };
 }
 

@@ -69,6 +69,35 @@ fn nice_zero_outside_of_all_groups_is_the_unit() {
 }
 
 proptest! {
+    /// What light tasks take is followed from both sides, and a CPU keeps a quarter of its capacity whatever they take.
+    #[test]
+    fn light_tasks_leave_the_rest(capacity in 1u32..=1024, old in 0u32..=65_536, pct in 0u64..=100) {
+        let share = (0..100).fold(old, |share, _| light_share(share, pct * 320_000, 32_000_000));
+        prop_assert!((i64::from(share) - pct as i64 * 65_536 / 100).abs() <= 8, "{}", share);
+        let left = left_by_light(capacity, share);
+        let exact = f64::from(capacity) * (1.0 - pct as f64 / 100.0).max(0.25);
+        prop_assert!((f64::from(left) - exact).abs() <= 1.5, "{} instead of {}", left, exact);
+        prop_assert_eq!(light_share(share, 5, 0), share);
+    }
+
+    /// A CPU-bound task pays no more than there is to pay and than it has run, and owes no more than the limit for it.
+    #[test]
+    fn payments_are_bounded(unpaid in -100_000_000i64..200_000_000, owed in -200_000_000i64..200_000_000, service in 0u64..1 << 40) {
+        let paid = paid_ns(unpaid, owed, service);
+        prop_assert!(paid >= 0 && paid <= unpaid.max(0) && paid as u64 <= service);
+        prop_assert!(paid == 0 || owed - paid >= -24_000_000);
+        prop_assert!(paid > 0 || unpaid <= 0 || service == 0 || owed <= -24_000_000);
+    }
+
+    /// What is passed down to children by their weight is no more than there is, and all but the own tasks' part of it.
+    #[test]
+    fn what_is_passed_down_is_the_part_by_weight(unpaid in 0i64..24_000_000, own in 0u64..1 << 30, child in 1u64..1 << 30) {
+        let part = passed_down(unpaid, own, child) as f64 / 1024.0 * child as f64;
+        let exact = unpaid as f64 * child as f64 / (own + child) as f64;
+        prop_assert!(part <= exact + 1.0 && part >= exact - child as f64 / 1024.0 - 1.0);
+        prop_assert_eq!(passed_down(unpaid, own, 0), 0);
+    }
+
     #[test]
     fn flattened_weights_are_the_shares_of_the_tree(tree in trees()) {
         let scales = tree.scales();
