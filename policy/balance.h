@@ -7,14 +7,15 @@
  * difference smaller.
  *
  * What no migration can even out (three equal tasks on two CPUs) is rotated. Every CPU has a global virtual
- * time (`pace`). It advances by service / weight, like the virtual time V of a queue in policy/eevdf.h, but is
- * comparable between CPUs that are busy at the same time. A CPU whose global virtual time is ahead asks the one
+ * time (`vtime`), that of its CPU-bound tasks. It advances by their service / weight, like the virtual time V of a queue in
+ * policy/eevdf.h, but is comparable between CPUs that are busy at the same time. A CPU whose global virtual time is ahead asks the one
  * behind for a task. It gets a task as soon as that task would be behind by TANDEM_ROTATE_NS of run time.
  *
  * Service that a task misses on the slower CPU is not forgotten. A migration adds the difference of the two
  * global virtual times to what the task is owed. While the task is owed something, half of its run time is not
  * charged. So the sum of global virtual time and what is owed is conserved, and shares become exact over time,
- * whatever the order of migrations. No other task waits for more than twice as long.
+ * whatever the order of migrations. No other task waits for more than twice as long. What a task pays for light tasks of its
+ * group (policy/hweight.h) is settled in the same way.
  */
 #ifndef TANDEM_POLICY_BALANCE_H
 #define TANDEM_POLICY_BALANCE_H
@@ -45,8 +46,8 @@ POLICY u64 load_of(u64 weight, u32 capacity)
 
 /* All of a CPU's time, as light_share() counts. */
 #define TANDEM_LIGHT_ALL 65536U
-/* Light tasks leave at least this of a CPU to CPU-bound ones, for load balance. */
-#define TANDEM_LEFT_MIN (TANDEM_LIGHT_ALL / 4)
+/* Light tasks leave at least one part in so many of a CPU's capacity to CPU-bound ones, for load balance. */
+#define TANDEM_LEFT_PART 4
 
 /* The part of a CPU's time that its light tasks take, of TANDEM_LIGHT_ALL: on average, over some eight intervals. */
 POLICY u32 light_share(u32 old, u64 light_ns, u64 interval_ns)
@@ -56,12 +57,19 @@ POLICY u32 light_share(u32 old, u64 light_ns, u64 interval_ns)
 	return ewma_u64(old, now, 3);
 }
 
-/* What is left of a capacity for CPU-bound tasks. */
+/* What is left of a capacity for CPU-bound tasks: at least a part of it, and never 0. */
 POLICY u32 left_by_light(u32 capacity, u32 light)
 {
-	u64 left = max_u64(TANDEM_LIGHT_ALL - min_u64(light, TANDEM_LIGHT_ALL), TANDEM_LEFT_MIN);
+	u64 taken = min_u64(light, TANDEM_LIGHT_ALL) * TANDEM_SCALE / TANDEM_LIGHT_ALL;
+	u64 left = max_u64(sub_floor_u64(capacity, taken), capacity / TANDEM_LEFT_PART);
 
-	return (u64)capacity * left / TANDEM_LIGHT_ALL;
+	return max_u64(left, 1);
+}
+
+/* Is a task that is not CPU-bound yet a light one? Not if it usually becomes CPU-bound before it sleeps. */
+POLICY bool is_light(u64 mean_burst_ns)
+{
+	return mean_burst_ns < TANDEM_CPU_BOUND_NS;
 }
 
 /*

@@ -9,7 +9,7 @@
  *
  *     scale(root) = 1,   scale(g) = scale(parent) x weight(g) / S(g)
  *
- * where S(g) sums the weights of g's runnable tasks and active child groups.
+ * where S(g) sums the weights of g's runnable tasks and active child groups; see light tasks below.
  * A group with one runnable task thus weighs as much as a task of the group's
  * weight, whatever the task's own. The scale is machine-wide and recomputed
  * off the hot path; a task's effective weight is one multiplication at any
@@ -25,7 +25,7 @@
 #define TANDEM_SCALE_ONE (1ULL << 30)
 /* Largest scale: a group of weight 10000 whose only task has nice 19. */
 #define TANDEM_SCALE_MAX (1ULL << 44)
-/* A group stays active for this long after its last task went to sleep, so that short sleeps change no scale. */
+/* A group stays active for this long after its last task went to sleep, so that short sleeps of light tasks change no scale. */
 #define TANDEM_GROUP_LINGER_NS 8000000ULL
 
 /* cgroup cpu.weight (1..10000, 100 is ordinary) -> the kernel's load weight. */
@@ -63,7 +63,7 @@ POLICY u64 group_scale(u64 parent_scale, u64 group_weight, u64 active_weight)
  * a group that has CPU-bound tasks, those alone share its weight (S(g) above), and they pay for what the light ones take
  * (task_state.owed_ns). A group that cannot pay, because its light tasks take too much, counts all of them.
  */
-/* What a group has to pay for and has not yet, at most. Beyond it, all of its tasks are counted */
+/* What a group has to pay for and has not yet, at most. Beyond it, what is more is forgiven, and all of its tasks are counted */
 #define TANDEM_UNPAID_MAX_NS (24 * NSEC_PER_MSEC_)
 /* for this long. */
 #define TANDEM_COUNT_ALL_NS (1000 * NSEC_PER_MSEC_)

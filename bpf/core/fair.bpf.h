@@ -221,12 +221,15 @@ static __always_inline void count_cpu_bound(struct task_state *t, struct cpu_sta
 /* Stop counting t as CPU-bound, on whichever CPU it was counted. */
 static __always_inline void uncount_cpu_bound(struct task_state *t)
 {
-	u64 stake = t->cpu_bound_stake ? __sync_lock_test_and_set(&t->cpu_bound_stake, 0) : 0;
-	struct cpu_state *c = stake ? cpu_state(stake_cpu(stake)) : NULL;
+	u64 stake;
+	struct cpu_state *c;
 
+	/* First: who counts it anew counts it in both. */
+	not_cpu_bound_in_group(t);
+	stake = t->cpu_bound_stake ? __sync_lock_test_and_set(&t->cpu_bound_stake, 0) : 0;
+	c = stake ? cpu_state(stake_cpu(stake)) : NULL;
 	if (c)
 		take_off_cpu_bound(c, stake_value(stake));
-	not_cpu_bound_in_group(t);
 }
 
 static __always_inline void take_off_queue(struct cpu_state *c, u64 stake)
@@ -259,9 +262,10 @@ static __always_inline void give_back(struct task_state *t, u64 stake)
 /* Settle what a runnable task is owed after a migration. Requests for a task from either CPU are dropped. */
 static __always_inline void settle_move(struct task_state *t, struct cpu_state *from, struct cpu_state *to, u64 now)
 {
-	if (from->vtime_known && to->vtime_known && t->cpu_bound_stake)
+	/* Without CPU-bound tasks the global virtual time of a CPU stands still. */
+	if (from->vtime_known && to->vtime_known && t->cpu_bound_stake && to->cpu_bound_tasks)
 		t->owed_ns = owed_after_move(t->owed_ns, vtime_now(from, now), vtime_now(to, now), t->weight,
-					      t->weight + to->weight[class_index(CLASS_NORMAL)]);
+					      t->weight + to->cpu_bound_weight);
 	from->give_to = -1;
 	to->give_to = -1;
 }
@@ -414,9 +418,13 @@ COLD int charge_group(struct task_state *t __arg_nonnull, u64 service_ns)
 	if (!g)
 		return 0;
 	if (!t->cpu_bound_stake) {
-		g = g->payer ? group_state(g->payer) : NULL;
-		if (g)
-			__sync_fetch_and_add(&g->unpaid_ns, (s64)service_ns);
+		g = g->payer && is_light(t->mean_burst_ns) ? group_state(g->payer) : NULL;
+		if (!g)
+			return 0;
+		__sync_fetch_and_add(&g->unpaid_ns, (s64)service_ns);
+		/* It gets to those who pay with a refresh. */
+		if (g->unpaid_ns > (s64)TANDEM_UNPAID_MAX_NS / 2)
+			refresh_soon(k_now());
 		return 0;
 	}
 	paid = g->unpaid_ns > 0 ? paid_ns(g->unpaid_ns, t->owed_ns, service_ns) : 0;
@@ -457,7 +465,7 @@ static __always_inline void charge(const struct task_struct *p, struct task_stat
 	if (t->cpu_bound_stake)
 		c->vtime += virtual_ns(service - settled, max_u64(c->cpu_bound_weight, t->weight));
 	c->curr_cpu_bound = t->cpu_bound_stake != 0;
-	if (!t->cpu_bound_stake && t->class == CLASS_NORMAL)
+	if (!t->cpu_bound_stake && t->class == CLASS_NORMAL && is_light(t->mean_burst_ns))
 		c->light_ns += service;
 	c->curr_charged_at_ns = now;
 	c->curr_v = t->v;

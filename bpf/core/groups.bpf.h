@@ -6,7 +6,8 @@
  * depth. In return it counts tasks that become runnable or stop being runnable, in a cell of its CPU (with more
  * than MAX_LOAD_CELLS CPUs several share a cell). The tree is walked only when a group becomes active that had
  * been quiet for milliseconds. A timer turns the cells into new scales, as often as they change, and not at all
- * while only the root has tasks.
+ * while only the root has tasks. CPU-bound tasks are counted apart; they pay for what the light ones of their group take, which
+ * these note in the record of the group that pays whenever they are charged.
  */
 #ifndef TANDEM_CORE_GROUPS_BPF_H
 #define TANDEM_CORE_GROUPS_BPF_H
@@ -173,8 +174,15 @@ COLD int cpu_bound_in_group(struct task_state *t __arg_nonnull)
 {
 	u32 weight = t->own_weight, group = t->group;
 
+	struct group_state *g = group_state(group);
+
 	count_cpu_bound_load(group, weight);
 	take_off_cpu_bound_load(__sync_lock_test_and_set(&t->group_stake, (u64)group << 32 | weight));
+	/* Another CPU has taken it off the queue meanwhile, before this was booked. */
+	if (!t->cpu_bound_stake)
+		take_off_cpu_bound_load(__sync_lock_test_and_set(&t->group_stake, 0));
+	else if (g && !g->has_cpu_bound && group != ROOT_GROUP)
+		refresh_soon(k_now());
 	return 0;
 }
 
@@ -256,7 +264,7 @@ static __always_inline void pass_down(struct group_state *g, u64 now)
 
 	if (g->unpaid_ns > (s64)TANDEM_UNPAID_MAX_NS) {
 		g->count_all_until_ns = now + TANDEM_COUNT_ALL_NS;
-		__sync_lock_test_and_set(&g->unpaid_ns, 0);
+		__sync_lock_test_and_set(&g->unpaid_ns, (s64)TANDEM_UNPAID_MAX_NS);
 	} else if (g->unpaid_ns > 0) {
 		each = passed_down(g->unpaid_ns, g->own_cpu_bound, g->child_cpu_bound);
 		__sync_fetch_and_sub(&g->unpaid_ns, (s64)(each * g->child_cpu_bound >> 10));
@@ -264,20 +272,26 @@ static __always_inline void pass_down(struct group_state *g, u64 now)
 	g->passed_down = each;
 }
 
-/* The group's part of what its parent has passed down, and of the parent's sums. `weight`: among its siblings. */
-static __always_inline void tell_parent(struct group_state *g, struct group_state *parent, u64 weight)
+/*
+ * The group's part of what its parent has passed down, and of the parent's sums. `weight`: among its siblings. Returns whether it counts
+ * as one with CPU-bound tasks there, and did not before, or the other way round.
+ */
+static __always_inline bool tell_parent(struct group_state *g, struct group_state *parent, u64 weight)
 {
-	if (g->told && parent->passed_down)
+	u32 was = g->counted_above;
+
+	if (g->counted_above && parent->passed_down)
 		__sync_fetch_and_add(&g->unpaid_ns, (s64)(parent->passed_down * weight >> 10));
-	g->told = 0;
+	g->counted_above = 0;
 	/* A group without quota left does not compete with its siblings. */
-	if (g->quota_ns && g->pool_ns <= 0)
-		return;
-	parent->child_weight += weight;
-	if (g->has_cpu_bound) {
-		parent->child_cpu_bound += weight;
-		g->told = 1;
+	if (!g->quota_ns || g->pool_ns > 0) {
+		parent->child_weight += weight;
+		if (g->has_cpu_bound) {
+			parent->child_cpu_bound += weight;
+			g->counted_above = 1;
+		}
 	}
+	return g->counted_above != was;
 }
 
 /* Who pays for the group's light tasks? Returns the weight that its own is divided by. */
@@ -285,8 +299,7 @@ static __always_inline u64 shared_by(struct group_state *g, const struct group_s
 {
 	u64 cpu_bound = g->own_cpu_bound + g->child_cpu_bound;
 
-	g->has_rivals = parent->has_rivals || parent->own_cpu_bound + parent->child_cpu_bound > (g->told ? weight : 0);
-	g->has_cpu_bound = cpu_bound > 0;
+	g->has_rivals = parent->has_rivals || parent->own_cpu_bound + parent->child_cpu_bound > (g->counted_above ? weight : 0);
 	if (time_before_ns(now, g->count_all_until_ns)) {
 		g->payer = 0;
 	} else if (g->has_rivals && cpu_bound) {
@@ -306,6 +319,8 @@ static __always_inline bool refresh_group(struct group_state *g, u32 group, u32 
 	if (pass == PASS_COUNT) {
 		pass_down(g, now);
 		g->own_weight_sum = sum_load(group);
+		/* Below as of the last refresh, which is called for anew if that changes. */
+		g->has_cpu_bound = g->own_cpu_bound || g->child_cpu_bound;
 		g->child_weight = 0;
 		g->child_cpu_bound = 0;
 		if (g->own_weight_sum)
@@ -319,8 +334,10 @@ static __always_inline bool refresh_group(struct group_state *g, u32 group, u32 
 	if (pass == PASS_TELL) {
 		if (now - g->active_at_ns > TANDEM_GROUP_LINGER_NS) {
 			g->active = 0;
-			g->told = 0;
+			g->counted_above = 0;
 			g->has_cpu_bound = 0;
+			g->passed_down = 0;
+			g->payer = 0;
 			set_group_bit(active_groups, group, false);
 			/* A task may have become runnable meanwhile, and have found the group active. */
 			if (sum_load(group))
@@ -330,8 +347,7 @@ static __always_inline bool refresh_group(struct group_state *g, u32 group, u32 
 		if (group == ROOT_GROUP)
 			return false;
 		g->idle = g->own_idle || parent->idle;
-		tell_parent(g, parent, weight);
-		return false;
+		return tell_parent(g, parent, weight);
 	}
 	if (group == ROOT_GROUP)
 		return false;

@@ -51,10 +51,10 @@ struct cpu_domain {
 struct surroundings {
 	u64 own_load;		/* weight per capacity */
 	u64 own_weight;
-	u64 furthest;		/* pace of the CPU that is furthest ahead */
+	u64 furthest;		/* global virtual time of the CPU that is furthest ahead */
 	u64 loads;		/* sum over the CPUs that this one compares itself with */
 	u64 excess;		/* weight by which `heaviest` is too heavy */
-	u64 slow_excess;	/* weight by which `slowest` is too heavy, which has the least pace of those that are */
+	u64 slow_excess;	/* weight by which `slowest` is too heavy, which has the least global virtual time of those that are */
 	u64 slow_vtime;
 	u32 measures;		/* number of CPUs in `loads` */
 	u32 any_vtime;
@@ -75,7 +75,7 @@ struct cpu_state {
 	u32 cpu_bound_tasks;		/* number of CPU-bound tasks, those in cpu_bound_weight (atomic, any CPU) */
 	s32 give_to;		/* CPU that asked for a task; -1: none */
 	u64 give_excess;	/* excess weight over give_to (this and the next two: set by the CPU that asks) */
-	u64 give_behind;	/* virtual time by which its pace is behind that of give_to */
+	u64 give_behind;	/* by which its global virtual time is behind that of give_to */
 	u64 give_asked_ns;	/* when it was asked */
 	u64 late_due_ns;	/* when the first task of the late queue is due; 0: it is empty (any CPU) */
 	u64 unused[6];
@@ -106,7 +106,7 @@ struct cpu_state {
 	u32 curr_cpu_bound;	/* the current task is one of cpu_bound_tasks, as of its last charge */
 	/* Fairness across CPUs, policy/balance.h. */
 	u64 vtime;		/* global virtual time: comparable between CPUs that are busy at the same time */
-	u64 vtime_known;		/* 0: no normal tasks since it was last compared */
+	u64 vtime_known;		/* 0: no CPU-bound tasks when it was last compared */
 	u64 seen_excess;	/* weight by which another CPU was heavier in the last scan; 0: none was */
 	u64 pull_excess;	/* weight by which pull_from is heavier than this CPU */
 	s32 pull_from;		/* CPU from which this one pulls waiting tasks; -1: none */
@@ -189,7 +189,7 @@ struct group_state {
 	u32 payer;		/* the group that pays for its light tasks: itself, one above, or 0: none */
 	u32 has_cpu_bound;	/* it has CPU-bound tasks, itself or below, as of the last refresh */
 	u32 has_rivals;		/* and so have others that it shares its parent's weight with, or its parent has rivals */
-	u32 told;		/* its weight is in its parent's child_cpu_bound */
+	u32 counted_above;	/* its weight is in its parent's child_cpu_bound */
 	u64 active_at_ns;
 	u64 throttled_ns;	/* time for which its tasks were throttled, summed */
 };

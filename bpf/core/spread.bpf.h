@@ -88,7 +88,7 @@ static __always_inline bool asked(const struct cpu_state *c, u64 now)
 	return c->give_to >= 0 && now - c->give_asked_ns < 2 * TANDEM_BALANCE_NS;
 }
 
-/* Ask the CPU with the least pace to push a task to `cpu`, unless a CPU that is further ahead has asked it. */
+/* Ask the CPU with the least global virtual time to push a task to `cpu`, unless a CPU that is further ahead has asked it. */
 static __always_inline void ask_for_turn(const struct surroundings *s, s32 cpu, u64 vtime, u64 now)
 {
 	struct cpu_state *from = cpu_state(s->slowest);
@@ -123,8 +123,8 @@ COLD int ask_for_task(u32 cpu)
 	if (own->curr_class != CLASS_NORMAL || !own->cpu_bound_tasks) {
 		own->vtime_known = false;
 	} else if (s->any_vtime) {
-		vtime = own->vtime_known ? vtime_caught_up(own->vtime, s->furthest, gives_all, own->weight[1]) : s->furthest;
-		/* A CPU that had no normal tasks has missed nothing. */
+		vtime = own->vtime_known ? vtime_caught_up(own->vtime, s->furthest, gives_all, own->cpu_bound_weight) : s->furthest;
+		/* A CPU that had no CPU-bound tasks has missed nothing. */
 		own->vtime = vtime;
 		own->vtime_known = true;
 	} else {

@@ -26,7 +26,7 @@ struct task_state {
 	u64 queued_at_ns;	/* when it began to wait, while it waits */
 	u64 runnable_at_ns;	/* when it last woke up */
 	u64 throttled_at_ns;	/* when it was throttled; 0: it is not */
-	s64 owed_ns;		/* CPU time owed to it, for having been on slower CPUs; negative: on faster ones */
+	s64 owed_ns;		/* CPU time owed to it, for having been on slower CPUs; negative: on faster ones, or for light tasks of its group */
 	u64 weight;		/* effective */
 	u64 scale;		/* its group's, when the weight was computed */
 	u32 bounded;		/* its deadline is closer than its request over its weight, and moves along with v */

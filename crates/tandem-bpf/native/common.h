@@ -47,8 +47,15 @@ u64 sim_left(u32 cpu)
 u64 sim_left_of_group(u32 group)
 {
 	struct group_state *g = group_state(group);
+	s64 cpu_bound = 0;
+	u32 i;
 
-	return g ? g->running | g->admitted | sum_load(group) : 0;
+	for (i = 0; i < nr_load_cells(); i++) {
+		struct load_cell *cell = load_cell(group, i);
+
+		cpu_bound += cell ? cell->cpu_bound : 0;
+	}
+	return g ? g->running | g->admitted | sum_load(group) | (u64)cpu_bound : 0;
 }
 
 /* The quota that applies to a group's tasks: number of the group that has it; 0: none. */

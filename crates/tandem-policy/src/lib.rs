@@ -54,7 +54,7 @@ pub mod quota {
 /// Load balance, for fairness across CPUs (`policy/balance.h`).
 pub mod balance {
     pub use crate::ffi::safe::{
-        excess_weight, left_by_light, light_share, load_of, matters_for_turns, move_improves,
+        excess_weight, is_light, left_by_light, light_share, load_of, matters_for_turns, move_improves,
         owed_after_move, rotates_away, settled_ns, settles_itself, vtime_caught_up,
     };
 }

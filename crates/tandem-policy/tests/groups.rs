@@ -75,8 +75,8 @@ proptest! {
         let share = (0..100).fold(old, |share, _| light_share(share, pct * 320_000, 32_000_000));
         prop_assert!((i64::from(share) - pct as i64 * 65_536 / 100).abs() <= 8, "{}", share);
         let left = left_by_light(capacity, share);
-        let exact = f64::from(capacity) * (1.0 - pct as f64 / 100.0).max(0.25);
-        prop_assert!((f64::from(left) - exact).abs() <= 1.5, "{} instead of {}", left, exact);
+        let exact = (f64::from(capacity) - 10.24 * pct as f64).max(f64::from(capacity) / 4.0);
+        prop_assert!((f64::from(left) - exact).abs() <= 1.5 && left > 0, "{} instead of {}", left, exact);
         prop_assert_eq!(light_share(share, 5, 0), share);
     }
 
