@@ -172,6 +172,8 @@ pub struct VmSpec {
     /// Number of its network: it is 10.0.N.2, the host 10.0.N.1. `None`: it has no network card.
     #[serde(default)]
     pub network: Option<u8>,
+    /// Its number on vsock; the host's is 2. `None`: it has no such device.
+    pub vsock: Option<u32>,
     /// Size of its disk in MiB; 0: it has none.
     pub disk_mib: u32,
     /// QEMU CPU model.

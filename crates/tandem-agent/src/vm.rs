@@ -228,7 +228,10 @@ fn modules_of(spec: &VmSpec) -> String {
     let network = spec.network.map_or_else(String::new, |number| {
         format!(",failover,net_failover,virtio_net tandem.address=10.0.{number}.2")
     });
-    format!("{disk}{network}")
+    // Before the address, which ends the list.
+    let vsock =
+        spec.vsock.map_or("", |_| ",vsock,vmw_vsock_virtio_transport_common,vmw_vsock_virtio_transport");
+    format!("{disk}{vsock}{network}")
 }
 
 fn disk_path(name: &str) -> String {
@@ -272,6 +275,9 @@ fn qemu_command(spec: &VmSpec, socket: &str) -> Command {
         command
             .args(["-netdev", &format!("tap,id=net,ifname=tap{number},script=no,downscript=no,vhost=on")])
             .args(["-device", "virtio-net-device,netdev=net"]);
+    }
+    if let Some(cid) = spec.vsock {
+        command.args(["-device", &format!("vhost-vsock-device,guest-cid={cid}")]);
     }
     if spec.disk_mib > 0 {
         command

@@ -1,4 +1,4 @@
-//! `echo-server` and `echo-client`: requests over UDP from another machine, each answered after some counted work.
+//! `echo-server` and `echo-client`: requests over UDP or vsock from another machine, each answered after some counted work.
 //!
 //! The client sends at times drawn in advance from a seeded Poisson process, whether or not earlier requests were answered, and counts
 //! latency from the intended time. A request without an answer counts as lost.
@@ -12,6 +12,7 @@ use anyhow::{ensure, Context, Result};
 use clap::Parser;
 use serde_json::{json, Value};
 use std::net::{SocketAddr, UdpSocket};
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -24,9 +25,12 @@ const MAX_REQUESTS: f64 = 10_000_000.0;
 /// Arguments of `echo-server`.
 #[derive(Parser)]
 pub struct ServerArgs {
-    /// UDP port
+    /// Port
     #[arg(long, default_value_t = 7000)]
     port: u16,
+    /// Over vsock instead of UDP
+    #[arg(long)]
+    vsock: bool,
     /// Work per request in microseconds of undisturbed CPU time
     #[arg(long, default_value = "0", value_parser = service_us)]
     service_us: f64,
@@ -38,9 +42,9 @@ pub struct ServerArgs {
 /// Arguments of `echo-client`.
 #[derive(Parser)]
 pub struct ClientArgs {
-    /// Address and port of the server
-    #[arg(long, value_name = "ADDR:PORT")]
-    to: SocketAddr,
+    /// Address and port of the server; a guest's number on vsock, or 2 for the host
+    #[arg(long, value_name = "ADDR:PORT|vsock:CID:PORT")]
+    to: To,
     /// Mean requests per second
     #[arg(long, default_value = "40", value_parser = arguments::rate)]
     rate: f64,
@@ -53,6 +57,44 @@ pub struct ClientArgs {
     /// Seed of the times
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+/// Where the server is.
+#[derive(Debug, Clone, PartialEq)]
+enum To {
+    Udp(SocketAddr),
+    Vsock { cid: u32, port: u32 },
+}
+
+impl FromStr for To {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(rest) = text.strip_prefix("vsock:") else {
+            return text.parse().map(Self::Udp).map_err(|_| "expected ADDR:PORT or vsock:CID:PORT".into());
+        };
+        let parts =
+            rest.split_once(':').and_then(|(cid, port)| Some((cid.parse().ok()?, port.parse().ok()?)));
+        let (cid, port) = parts.ok_or("expected vsock:CID:PORT, two numbers")?;
+        Ok(Self::Vsock { cid, port })
+    }
+}
+
+impl To {
+    /// A connected socket with messages. Those of vsock are sent and received as those of UDP are.
+    fn connect(&self) -> Result<UdpSocket> {
+        match self {
+            Self::Udp(addr) => {
+                let socket = UdpSocket::bind(("0.0.0.0", 0)).context("opening a UDP socket")?;
+                socket.connect(addr).with_context(|| format!("no way to {addr}"))?;
+                Ok(socket)
+            }
+            Self::Vsock { cid, port } => {
+                let socket = sys::vsock_connect(*cid, *port);
+                Ok(socket.with_context(|| format!("nobody answers on vsock {cid}, port {port}"))?.into())
+            }
+        }
+    }
 }
 
 fn service_us(text: &str) -> Result<f64, String> {
@@ -69,6 +111,9 @@ pub fn serve(args: &ServerArgs) -> Result<Value> {
     } else {
         0
     };
+    if args.vsock {
+        return serve_vsock(args.port, iters);
+    }
     let socket = UdpSocket::bind(("0.0.0.0", args.port))
         .with_context(|| format!("listening on UDP port {}", args.port))?;
     let mut bytes = [0; BYTES];
@@ -79,6 +124,25 @@ pub fn serve(args: &ServerArgs) -> Result<Value> {
             work(iters);
             let _ = socket.send_to(&bytes, from);
         }
+    }
+}
+
+/// The same over vsock: one thread per connection.
+fn serve_vsock(port: u16, iters: u64) -> Result<Value> {
+    let listener =
+        sys::vsock_listen(port.into()).with_context(|| format!("listening on vsock port {port}"))?;
+    loop {
+        let Ok(connection) = sys::accept(&listener) else { continue };
+        std::thread::spawn(move || {
+            let socket = UdpSocket::from(connection);
+            let mut bytes = [0; BYTES];
+            while matches!(socket.recv(&mut bytes), Ok(BYTES)) {
+                work(iters);
+                if socket.send(&bytes).is_err() {
+                    break;
+                }
+            }
+        });
     }
 }
 
@@ -104,8 +168,7 @@ pub fn ask(args: &ClientArgs) -> Result<Value> {
         args.rate,
         args.secs
     );
-    let socket = UdpSocket::bind(("0.0.0.0", 0)).context("opening a UDP socket")?;
-    socket.connect(args.to).with_context(|| format!("no way to {}", args.to))?;
+    let socket = args.to.connect()?;
     socket.set_read_timeout(Some(PATIENCE)).context("setting a time limit")?;
     let times = schedule(args);
     let done = AtomicBool::new(false);
@@ -199,6 +262,15 @@ mod tests {
         let report = ask(&client(&format!("--to {addr} --rate 500 --secs 0.2 --drain-secs 0.2"))).unwrap();
         let (sent, lost) = (report["sent"].as_u64().unwrap(), report["lost"].as_u64().unwrap());
         assert_eq!(lost, sent - sent.div_ceil(3), "{report}");
+    }
+
+    #[test]
+    fn an_address_is_of_a_network_or_of_a_machine() {
+        assert_eq!("vsock:3:7000".parse(), Ok(To::Vsock { cid: 3, port: 7000 }));
+        assert_eq!("10.0.1.2:7000".parse(), Ok(To::Udp("10.0.1.2:7000".parse().unwrap())));
+        for bad in ["vsock:3", "vsock:a:1", "vsock:3:4:5", "3:7000", "vsock:-1:2", ""] {
+            assert!(bad.parse::<To>().is_err(), "{bad:?}");
+        }
     }
 
     #[test]

@@ -291,6 +291,56 @@ pub fn loopback_up() -> io::Result<()> {
     }
 }
 
+/// An address of a machine on this host (`cid`), or of the host seen from a guest.
+fn vsock_address(cid: u32, port: u32) -> libc::sockaddr_vm {
+    // SAFETY: all bytes 0 are a valid sockaddr_vm.
+    let mut address: libc::sockaddr_vm = unsafe { mem::zeroed() };
+    address.svm_family = libc::AF_VSOCK as libc::sa_family_t;
+    address.svm_cid = cid;
+    address.svm_port = port;
+    address
+}
+
+fn vsock() -> io::Result<OwnedFd> {
+    // SAFETY: plain socket creation; a valid descriptor is owned by exactly one OwnedFd.
+    unsafe {
+        let raw = libc::socket(libc::AF_VSOCK, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
+        check(raw)?;
+        Ok(OwnedFd::from_raw_fd(raw))
+    }
+}
+
+const VSOCK_ADDRESS_BYTES: libc::socklen_t = mem::size_of::<libc::sockaddr_vm>() as libc::socklen_t;
+
+/// Listens for connections over vsock from any machine, with messages that keep their bounds.
+pub fn vsock_listen(port: u32) -> io::Result<OwnedFd> {
+    let (socket, address) = (vsock()?, vsock_address(libc::VMADDR_CID_ANY, port));
+    // SAFETY: `address` is a valid sockaddr_vm of that many bytes, and is not kept.
+    unsafe {
+        check(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), VSOCK_ADDRESS_BYTES))?;
+        check(libc::listen(socket.as_raw_fd(), 16))?;
+    }
+    Ok(socket)
+}
+
+/// Waits for the next connection.
+pub fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
+    // SAFETY: without an address to fill in; a valid descriptor is owned by exactly one OwnedFd.
+    unsafe {
+        let raw = libc::accept4(listener.as_raw_fd(), ptr::null_mut(), ptr::null_mut(), libc::SOCK_CLOEXEC);
+        check(raw)?;
+        Ok(OwnedFd::from_raw_fd(raw))
+    }
+}
+
+/// Connects to a machine on this host, or from a guest to the host.
+pub fn vsock_connect(cid: u32, port: u32) -> io::Result<OwnedFd> {
+    let (socket, address) = (vsock()?, vsock_address(cid, port));
+    // SAFETY: `address` is a valid sockaddr_vm of that many bytes, and is not kept.
+    unsafe { check(libc::connect(socket.as_raw_fd(), (&raw const address).cast(), VSOCK_ADDRESS_BYTES))? };
+    Ok(socket)
+}
+
 fn check(result: libc::c_int) -> io::Result<()> {
     if result == -1 {
         return Err(io::Error::last_os_error());

@@ -160,6 +160,9 @@ pub struct Vm {
     /// A network card (virtio, with vhost) on a link to the host: the n-th guest with one is 10.0.n.2, the host 10.0.n.1.
     #[serde(default)]
     pub network: bool,
+    /// A vsock device (with vhost): the n-th guest with one has the number 2 + n, the host 2.
+    #[serde(default)]
+    pub vsock: bool,
     /// A disk (virtio) of so many MiB, in the host's memory; 0: none.
     #[serde(default)]
     pub disk_mib: u32,
@@ -474,6 +477,12 @@ impl Experiment {
         self.mode == Mode::Nested && self.target() == SINGLE
     }
 
+    /// A guest's number on vsock; none: it has no such device.
+    pub fn vsock_of(&self, vm: &Vm) -> Option<u32> {
+        let before = self.vms.iter().take_while(|other| other.name != vm.name).filter(|other| other.vsock);
+        vm.vsock.then(|| u32::try_from(before.count() + 3).unwrap_or(u32::MAX))
+    }
+
     /// Number of a guest's network; none: it has none.
     pub fn network_of(&self, vm: &Vm) -> Option<u8> {
         let before = self.vms.iter().take_while(|other| other.name != vm.name).filter(|other| other.network);
@@ -582,6 +591,9 @@ metrics = [{ name = "work", path = "work_per_s", better = "higher" }]
         let experiment = Experiment::parse(&text, "x").unwrap();
         let networks: Vec<_> = experiment.vms.iter().map(|vm| experiment.network_of(vm)).collect();
         assert_eq!(networks, [Some(1), Some(2), None]);
+        let vsock = Experiment::parse(&text.replace("network = true", "vsock = true"), "x").unwrap();
+        let numbers: Vec<_> = vsock.vms.iter().map(|vm| vsock.vsock_of(vm)).collect();
+        assert_eq!(numbers, [Some(3), Some(4), None]);
         assert!(experiment.uses("scx_peer"));
         assert!(experiment.with_arms(vec!["eevdf".into()]).unwrap().also_load.is_empty());
         let twice = text.replace(

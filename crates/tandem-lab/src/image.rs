@@ -36,9 +36,30 @@ const PROGRAMS: &[&str] = &[
 const CLIENTS: &[&str] = &["usr/bin/wrk", "usr/bin/redis-benchmark"];
 /// The smallest build of QEMU that can run a guest of the lab.
 const HOST_QEMU: &str = "usr/bin/qemu-system-x86_64-microvm";
-const HOST_MODULES: &[&str] =
-    &["irqbypass", "kvm", "kvm-amd", "kvm-intel", "tun", "tap", "vhost_iotlb", "vhost", "vhost_net"];
-const GUEST_MODULES: &[&str] = &["virtio_mmio", "failover", "net_failover", "virtio_net", "virtio_blk"];
+const HOST_MODULES: &[&str] = &[
+    "irqbypass",
+    "kvm",
+    "kvm-amd",
+    "kvm-intel",
+    "tun",
+    "tap",
+    "vhost_iotlb",
+    "vhost",
+    "vhost_net",
+    "vsock",
+    "vmw_vsock_virtio_transport_common",
+    "vhost_vsock",
+];
+const GUEST_MODULES: &[&str] = &[
+    "virtio_mmio",
+    "failover",
+    "net_failover",
+    "virtio_net",
+    "virtio_blk",
+    "vsock",
+    "vmw_vsock_virtio_transport_common",
+    "vmw_vsock_virtio_transport",
+];
 const FIRMWARE: &[&str] =
     &["qboot.rom", "bios-microvm.bin", "bios-256k.bin", "kvmvapic.bin", "linuxboot_dma.bin", "pvh.bin"];
 

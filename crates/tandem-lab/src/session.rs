@@ -22,6 +22,9 @@ const PARAVIRTUAL: &str =
     ",+kvm-pv-unhalt,+kvm-pv-tlb-flush,+kvm-pv-ipi,+kvm-pv-sched-yield,+kvm-asyncpf-int,+kvm-poll-control";
 /// Of the host, for guests with a network card.
 const NETWORK_MODULES: [&str; 5] = ["tun", "tap", "vhost_iotlb", "vhost", "vhost_net"];
+/// And for guests on vsock.
+const VSOCK_MODULES: [&str; 5] =
+    ["vhost_iotlb", "vhost", "vsock", "vmw_vsock_virtio_transport_common", "vhost_vsock"];
 const SHORT: Duration = Duration::from_secs(20);
 /// Time for loading a scheduler. The verifier checks every BPF program: half a minute in a guest that gets half of an
 /// emulated CPU, and several times that on a busy machine.
@@ -86,7 +89,15 @@ impl Session {
         if let Some(command) = experiment.host.command() {
             shell(&mut machine, SELF, &command)?;
         }
-        for module in NETWORK_MODULES.iter().filter(|_| experiment.vms.iter().any(|vm| vm.network)) {
+        let mut modules: Vec<&str> = Vec::new();
+        if experiment.vms.iter().any(|vm| vm.network) {
+            modules.extend(NETWORK_MODULES);
+        }
+        if experiment.vms.iter().any(|vm| vm.vsock) {
+            modules
+                .extend(VSOCK_MODULES.iter().filter(|module| !modules.contains(module)).collect::<Vec<_>>());
+        }
+        for module in modules {
             insert_module(&mut machine, module)?;
         }
         let mut guests = Vec::new();
@@ -104,6 +115,7 @@ impl Session {
                     free: vm.free,
                     weight: vm.weight,
                     network: experiment.network_of(vm),
+                    vsock: experiment.vsock_of(vm),
                     disk_mib: vm.disk_mib,
                     layout: vm.layout.map(|layout| match layout {
                         Layout::Proxmox => CgroupLayout::Proxmox,

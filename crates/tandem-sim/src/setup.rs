@@ -23,8 +23,10 @@ pub struct KernelSpec {
     pub sees_steal: bool,
     /// Halted vCPUs look preempted to its wake-up placement (guests).
     pub halted_looks_preempted: bool,
-    /// It uses KVM's paravirtual TLB flush and yield (guests).
+    /// It uses KVM's paravirtual TLB flush (guests).
     pub paravirtual: bool,
+    /// It tells KVM which preempted vCPU it waits for (`pv-sched-yield`; guests).
+    pub pv_yield: bool,
     /// CFS: minimum granularity; EEVDF: base slice, ns; none: by the number of CPUs.
     pub granularity_ns: Option<Ns>,
     /// CFS: wake-up granularity (lead that a waking task needs to preempt), ns; likewise.
@@ -44,6 +46,7 @@ impl KernelSpec {
             sees_steal: true,
             halted_looks_preempted: false,
             paravirtual: false,
+            pv_yield: false,
             granularity_ns: None,
             wakeup_granularity_ns: None,
             policy: false,
@@ -133,6 +136,7 @@ fn world(name: &str, spec: &KernelSpec, layout: Hardware, cpus: usize) -> World 
         preemption: spec.preemption,
         halted_looks_preempted: spec.halted_looks_preempted,
         paravirtual: spec.paravirtual,
+        pv_yield: spec.pv_yield,
         idle_balance_at: 0,
         sees_steal: spec.sees_steal,
         pages: Vec::new(),

@@ -48,8 +48,21 @@ fn vm_on(
     program: &Program,
     pcpus: &[usize],
 ) -> Vec<usize> {
+    vm_with(m, name, &KernelSpec::recent(), vcpus, group, program, pcpus)
+}
+
+/// The same with another kernel.
+fn vm_with(
+    m: &mut Machine,
+    name: &str,
+    kernel: &KernelSpec,
+    vcpus: usize,
+    group: usize,
+    program: &Program,
+    pcpus: &[usize],
+) -> Vec<usize> {
     let layout = Hardware { cores: vcpus, ..Hardware::default() };
-    let world = m.add_guest(name, &KernelSpec::recent(), layout, &vec![pcpus.to_vec(); vcpus], &[group]);
+    let world = m.add_guest(name, kernel, layout, &vec![pcpus.to_vec(); vcpus], &[group]);
     for cpu in 0..vcpus {
         let hog = TaskSpec { cpus: Some(vec![cpu]), ..TaskSpec::new("hog", program.clone()) };
         m.add_task(world, &hog, 1 + cpu as u64);
@@ -193,12 +206,12 @@ fn siblings_are_kept_apart_while_another_pcpu_is_as_good() {
 
 /// A VM with as many vCPUs as there are pCPUs unmaps memory all the time beside one that computes. Returns its rounds, and its directed
 /// yields.
-fn unmapping(left_out: u32) -> (u64, DirectedYields) {
+fn unmapping(left_out: u32, kernel: &KernelSpec) -> (u64, DirectedYields) {
     let mut m = machine(4, left_out);
     busy_vm(&mut m, "hog", 4, 0);
     let mut program = Program::hog(200.0);
     program.steps.push(Step::Shootdown);
-    vm(&mut m, "unmaps", 4, 0, &program);
+    vm_with(&mut m, "unmaps", kernel, 4, 0, &program, &[0, 1, 2, 3]);
     m.run(5 * S, MOST).unwrap();
     let of_it = m.tasks.iter().filter(|task| task.world == 2).filter_map(|task| task.course());
     (of_it.map(|course| course.rounds).sum(), m.yields)
@@ -206,10 +219,22 @@ fn unmapping(left_out: u32) -> (u64, DirectedYields) {
 
 #[test]
 fn a_vcpu_that_waits_for_a_preempted_one_gives_it_its_pcpu() {
-    let ((with, yields), (without, none)) = (unmapping(0), unmapping(YIELD));
+    let kernel = KernelSpec::recent();
+    let ((with, yields), (without, none)) = (unmapping(0, &kernel), unmapping(YIELD, &kernel));
     assert!(yields.asked > 1000 && yields.promised > yields.asked / 10, "{yields:?}");
     assert_eq!(none.promised, 0, "{none:?}");
     assert!(with as f64 > without as f64 * 1.1, "{with} rounds, without directed yield {without}");
+    assert_eq!(yields.named, 0, "{yields:?}");
+}
+
+#[test]
+fn a_guest_names_the_preempted_vcpu_that_it_waits_for() {
+    let names = KernelSpec { pv_yield: true, ..KernelSpec::recent() };
+    let (_, yields) = unmapping(0, &names);
+    assert!(yields.named > 1000, "{yields:?}");
+    // No preempted vCPU is waited for.
+    let (_, yields) = unmapping(0, &KernelSpec { paravirtual: true, ..names });
+    assert_eq!(yields.named, 0, "{yields:?}");
 }
 
 #[test]

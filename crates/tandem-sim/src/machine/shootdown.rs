@@ -1,8 +1,8 @@
 //! TLB shootdown, and directed yield. A task that unmaps memory waits, in its kernel, until every other busy CPU has flushed its
 //! TLB; where one of them is a vCPU that the host has preempted, it waits for the host. Two things help, and KVM has both:
-//! a vCPU that has been preempted flushes by itself when it enters the guest again (paravirtual TLB flush), and a vCPU that has spun
-//! for long gives its pCPU to a sibling that waits for one (`kvm_vcpu_on_spin()`). The hypercall by which a guest names the sibling
-//! (`KVM_HC_SCHED_YIELD`) is not modelled: with paravirtual flush no preempted vCPU is waited for.
+//! a vCPU that has been preempted flushes by itself when it enters the guest again (paravirtual TLB flush), and a vCPU that waits
+//! gives its pCPU to a sibling that waits for one: to any, when it has spun for long (`kvm_vcpu_on_spin()`), or at once to the first
+//! preempted one that it has sent the interrupt to (`KVM_HC_SCHED_YIELD`). With paravirtual flush no preempted vCPU is waited for, and so none is named.
 
 use super::state::{Account, Resched, Segment, State, Work};
 use super::Machine;
@@ -18,6 +18,8 @@ pub struct DirectedYields {
     pub asked: u64,
     /// Times that the scheduler promised to run the sibling next.
     pub promised: u64,
+    /// How many of `asked` the guest has asked for itself.
+    pub named: u64,
 }
 
 impl Machine {
@@ -42,6 +44,27 @@ impl Machine {
         }
         for target in &targets {
             self.send_ipi(world, *target, Some(cpu), Irq::Flush { task });
+        }
+        if self.worlds[world].pv_yield {
+            let preempted =
+                |cpu: &&usize| self.worlds[world].pages.get(**cpu).is_some_and(|page| page.preempted);
+            if let Some(target) = targets.iter().find(preempted) {
+                self.yields_by_name(world, cpu, *target);
+            }
+        }
+    }
+
+    /// A guest asks by hypercall that this vCPU may run in place of its own (`kvm_sched_yield()`).
+    fn yields_by_name(&mut self, world: usize, cpu: usize, other: usize) {
+        self.exit_of(world, cpu);
+        if let (Some(from), Some(to)) =
+            (self.worlds[world].cpus[cpu].vcpu, self.worlds[world].cpus[other].vcpu)
+        {
+            if self.tasks[to].state == State::Runnable {
+                let asked = self.yields.asked;
+                self.yields_to(from, to);
+                self.yields.named += self.yields.asked - asked;
+            }
         }
     }
 

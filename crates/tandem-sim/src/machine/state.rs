@@ -347,8 +347,10 @@ pub struct World {
     pub halted_looks_preempted: bool,
     /// Its scheduler charges run time without steal (guests).
     pub sees_steal: bool,
-    /// It uses KVM's paravirtual TLB flush and yield (guests).
+    /// It uses KVM's paravirtual TLB flush (guests).
     pub paravirtual: bool,
+    /// It tells KVM whom it waits for (`pv-sched-yield`; guests).
+    pub pv_yield: bool,
     /// Steal time pages of its vCPUs (guests).
     pub pages: Vec<VcpuPage>,
 }

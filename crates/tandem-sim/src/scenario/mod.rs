@@ -189,8 +189,10 @@ pub struct Kernel {
     pub sees_steal: bool,
     /// Halted vCPUs look preempted to wake-up placement (guests).
     pub halted_looks_preempted: bool,
-    /// Uses KVM's paravirtual TLB flush and yield (guests).
+    /// Uses KVM's paravirtual TLB flush (guests).
     pub paravirtual: bool,
+    /// Tells KVM which preempted vCPU it waits for (`pv-sched-yield`; guests).
+    pub pv_yield: bool,
     /// CFS: `min_granularity_ns`; EEVDF: `base_slice_ns`, microseconds; none: the kernel's default.
     pub granularity_us: Option<f64>,
     /// CFS: `wakeup_granularity_ns`, microseconds; none: the kernel's default.
@@ -223,6 +225,7 @@ impl Default for Kernel {
             sees_steal: true,
             halted_looks_preempted: false,
             paravirtual: false,
+            pv_yield: false,
             granularity_us: None,
             wakeup_granularity_us: None,
             probes: true,
@@ -430,6 +433,7 @@ impl Kernel {
             sees_steal: self.sees_steal,
             halted_looks_preempted: self.halted_looks_preempted,
             paravirtual: self.paravirtual,
+            pv_yield: self.pv_yield,
             policy: self.scheduler == "tandem",
         })
     }
