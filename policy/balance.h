@@ -143,6 +143,12 @@ POLICY bool rotates_away(const struct rotation_view *t)
 	return !equal || t->owed_ns <= t->last_owed_ns;
 }
 
+/* Have the tasks of a CPU missed so much that a little more would be forgiven? */
+POLICY bool missed_much(u64 behind_ns, u64 queue_weight)
+{
+	return real_ns(behind_ns, queue_weight) >= TANDEM_OWED_MAX_NS * 3 / 4;
+}
+
 /*
  * What a task is owed after a migration between CPUs with different global virtual times (virtual ns), as CPU
  * time in ns. On a CPU that it shares with other tasks (`queue_weight`, itself included) it cannot soon get

@@ -47,10 +47,10 @@ static __always_inline u64 side_debt_ns(const struct task_struct *p, struct task
 static __always_inline u32 side_uncrowded(const struct cpu_state *c, u64 now);
 
 /*
- * May load balance move a CPU-bound task from the queue of `from` to `to`? `evens_out`: `from` is heavier without it, too; otherwise it
- * only changes places in turn.
+ * May load balance move a CPU-bound task from the queue of `from` to `to`? `needed`: `from` is heavier without it, too, or tasks there have missed
+ * much already; otherwise it only changes places in turn.
  */
-static __always_inline bool side_may_move(const struct task_state *t, s32 from, s32 to, bool evens_out);
+static __always_inline bool side_may_move(const struct task_state *t, s32 from, s32 to, bool needed);
 
 /* A real-time or deadline task has taken this CPU. */
 static __always_inline void side_cpu_lost(struct cpu_state *c);

@@ -339,7 +339,7 @@ static __always_inline s32 push_task(struct task_struct *p, struct task_state *t
 		.queue_tasks = c->cpu_bound_tasks,
 	};
 	s32 to = c->give_to;
-	bool evens_out;
+	bool evens_out, needed;
 
 	if (!t->cpu_bound_stake)
 		return cpu;
@@ -352,7 +352,8 @@ static __always_inline s32 push_task(struct task_struct *p, struct task_state *t
 	evens_out = move_improves(t->weight, c->give_excess);
 	if (!evens_out && !rotates_away(&view))
 		return cpu;
-	if (k_is_pinned(p) || !k_allowed(p, to) || !side_may_move(t, cpu, to, evens_out))
+	needed = evens_out || missed_much(c->give_behind, c->cpu_bound_weight);
+	if (k_is_pinned(p) || !k_allowed(p, to) || !side_may_move(t, cpu, to, needed))
 		return cpu;
 	c->give_to = -1;
 	count_task(CNT_LB_PUSHED, p->pid);

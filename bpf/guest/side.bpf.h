@@ -50,7 +50,7 @@ static __always_inline u32 side_uncrowded(const struct cpu_state *c, u64 now)
 	return 1;
 }
 
-static __always_inline bool side_may_move(const struct task_state *t, s32 from, s32 to, bool evens_out)
+static __always_inline bool side_may_move(const struct task_state *t, s32 from, s32 to, bool needed)
 {
 	return true;
 }

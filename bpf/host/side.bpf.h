@@ -37,9 +37,9 @@ static __always_inline u32 side_uncrowded(const struct cpu_state *c, u64 now)
 }
 
 /* A heavier pCPU is not as good as one with a sibling: there it would take other VMs' time. */
-static __always_inline bool side_may_move(const struct task_state *t, s32 from, s32 to, bool evens_out)
+static __always_inline bool side_may_move(const struct task_state *t, s32 from, s32 to, bool needed)
 {
-	return evens_out || !siblings_at(t, to) || siblings_at(t, from) || !vm_uses(t, VM_APART);
+	return needed || !siblings_at(t, to) || siblings_at(t, from) || !vm_uses(t, VM_APART);
 }
 
 static __always_inline void share_changes(struct cpu_state *c, u64 away_since_ns, u64 now)

@@ -60,8 +60,11 @@ impl Guests {
                 Err(error) => {
                     let _ = qemu.kill();
                     let _ = qemu.wait();
-                    let said = fs::read_to_string(format!("/run/vm-{}.err", spec.name)).unwrap_or_default();
-                    return Err(format!("qemu of {} did not come up ({error}): {}", spec.name, said.trim()));
+                    return Err(format!(
+                        "qemu of {} did not come up ({error}): {}",
+                        spec.name,
+                        said(&spec.name)
+                    ));
                 }
             }
         };
@@ -93,7 +96,7 @@ impl Guests {
         let vm = self.0.get_mut(name).ok_or_else(|| format!("no guest {name:?}"))?;
         vm.ending.fetch_or(last, Ordering::Relaxed);
         if !matches!(vm.qemu.try_wait(), Ok(None)) {
-            return Err(format!("guest {name} is dead"));
+            return Err(format!("guest {name} is dead: {}", said(name)));
         }
         writeln!(vm.line, "{line}").map_err(|error| format!("line to {name}: {error}"))
     }
@@ -151,6 +154,11 @@ impl Guests {
         write_file(&format!("{below}/cgroup.threads"), &tid.to_string())?;
         write_file(&format!("{below}/cpu.max"), value)
     }
+}
+
+/// What a guest's QEMU has complained about.
+fn said(name: &str) -> String {
+    fs::read_to_string(format!("/run/vm-{name}.err")).unwrap_or_default().trim().to_owned()
 }
 
 /// A guest's cgroup.

@@ -34,6 +34,8 @@ const PROGRAMS: &[&str] = &[
 ];
 /// Clients of guests, on the host.
 const CLIENTS: &[&str] = &["usr/bin/wrk", "usr/bin/redis-benchmark"];
+/// The build of QEMU with all devices, for guests on vsock.
+const FULL_QEMU: &str = "usr/bin/qemu-system-x86_64";
 /// The smallest build of QEMU that can run a guest of the lab.
 const HOST_QEMU: &str = "usr/bin/qemu-system-x86_64-microvm";
 const HOST_MODULES: &[&str] = &[
@@ -108,6 +110,11 @@ pub fn base_images(parts: &Parts) -> Result<Images, LabError> {
         })?;
     }
     Ok(images)
+}
+
+/// Writes the archive of the emulator with all devices, in the place of the smallest one.
+pub fn full_emulator(out: &Path, parts: &Parts) -> Result<(), LabError> {
+    build(out, |archive| with_libraries(archive, &parts.qemu_root, FULL_QEMU, "bin/qemu"))
 }
 
 /// Writes the archive of what a machine needs of its kernel: modules of a host with guests, or of a guest.

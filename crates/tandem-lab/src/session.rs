@@ -430,6 +430,12 @@ fn initrd(parts: &Parts, images: &Images, work: &Path, experiment: &Experiment) 
     }
     let carrier = work.join("carrier.cpio");
     image::of_files(&carrier, &carried)?;
-    image::concatenate(&initrd, &[&images.host, &own, &overlay, &carrier])?;
+    let mut archives = vec![images.host.clone(), own, overlay, carrier];
+    if experiment.vms.iter().any(|vm| vm.vsock) {
+        let emulator = work.join("emulator.cpio");
+        image::full_emulator(&emulator, parts)?;
+        archives.push(emulator);
+    }
+    image::concatenate(&initrd, &archives.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
     Ok(initrd)
 }

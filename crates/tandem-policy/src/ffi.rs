@@ -50,6 +50,7 @@ pub mod safe {
         quota_wait_too_long(waited_ns: u64, watchdog_ns: u64) -> bool;
         load_of(weight: u64, capacity: u32) -> u64;
         light_share(old: u32, light_ns: u64, interval_ns: u64) -> u32;
+        missed_much(behind_ns: u64, queue_weight: u64) -> bool;
         is_light(mean_burst_ns: u64) -> bool;
         left_by_light(capacity: u32, light: u32) -> u32;
         excess_weight(heavy_weight: u64, heavy_capacity: u32, light_weight: u64, light_capacity: u32) -> u64;

@@ -48,21 +48,21 @@ fn vm_on(
     program: &Program,
     pcpus: &[usize],
 ) -> Vec<usize> {
-    vm_with(m, name, &KernelSpec::recent(), vcpus, group, program, pcpus)
+    vm_in(m, name, &KernelSpec::recent(), &vec![group; vcpus], program, pcpus)
 }
 
-/// The same with another kernel.
-fn vm_with(
+/// The same with any kernel, and a group for each vCPU.
+fn vm_in(
     m: &mut Machine,
     name: &str,
     kernel: &KernelSpec,
-    vcpus: usize,
-    group: usize,
+    groups: &[usize],
     program: &Program,
     pcpus: &[usize],
 ) -> Vec<usize> {
+    let vcpus = groups.len();
     let layout = Hardware { cores: vcpus, ..Hardware::default() };
-    let world = m.add_guest(name, kernel, layout, &vec![pcpus.to_vec(); vcpus], &[group]);
+    let world = m.add_guest(name, kernel, layout, &vec![pcpus.to_vec(); vcpus], groups);
     for cpu in 0..vcpus {
         let hog = TaskSpec { cpus: Some(vec![cpu]), ..TaskSpec::new("hog", program.clone()) };
         m.add_task(world, &hog, 1 + cpu as u64);
@@ -122,11 +122,9 @@ fn beside_an_emulator(pcpus_of_first: &[usize], emulators: bool) -> Vec<f64> {
         .map(|&vcpus| {
             let scope = m.add_group(0, 0, &GroupSpec::default());
             let pcpus = if vcpus == 1 { pcpus_of_first } else { &[0, 1] };
-            let mut tasks = Vec::new();
-            for _ in 0..vcpus {
-                let group = m.add_group(0, scope, &GroupSpec::default());
-                tasks.extend(vm_on(&mut m, "vm", 1, group, &Program::hog(1000.0), pcpus));
-            }
+            let groups: Vec<usize> =
+                (0..vcpus).map(|_| m.add_group(0, scope, &GroupSpec::default())).collect();
+            let mut tasks = vm_in(&mut m, "vm", &KernelSpec::recent(), &groups, &Program::hog(1000.0), pcpus);
             if vcpus == 1 || emulators {
                 let group = m.add_group(0, scope, &GroupSpec::default());
                 let cpus = Some(pcpus.to_vec());
@@ -211,7 +209,7 @@ fn unmapping(left_out: u32, kernel: &KernelSpec) -> (u64, DirectedYields) {
     busy_vm(&mut m, "hog", 4, 0);
     let mut program = Program::hog(200.0);
     program.steps.push(Step::Shootdown);
-    vm_with(&mut m, "unmaps", kernel, 4, 0, &program, &[0, 1, 2, 3]);
+    vm_in(&mut m, "unmaps", kernel, &[0; 4], &program, &[0, 1, 2, 3]);
     m.run(5 * S, MOST).unwrap();
     let of_it = m.tasks.iter().filter(|task| task.world == 2).filter_map(|task| task.course());
     (of_it.map(|course| course.rounds).sum(), m.yields)
