@@ -6,18 +6,23 @@
 #include "side.bpf.h"
 #include "turn.bpf.h"
 
-/* Does p, which is about to wait in cpu's queue, preempt the task that runs there? */
-static __always_inline bool preempts_current(struct task_struct *p, struct task_state *t, struct cpu_state *c, u64 enq_flags, u64 now)
+/*
+ * Does p, which is about to wait in cpu's queue, preempt the task that runs there? `at_once`: also one that has only just begun to run, if it is
+ * CPU-bound.
+ */
+static __always_inline bool preempts_current(struct task_struct *p, struct task_state *t, struct cpu_state *c, u64 enq_flags, bool at_once,
+					     u64 now)
 {
-	u64 burst, deadline;
+	u64 burst, deadline, ran = sub_floor_u64(now, c->curr_since_ns);
 
 	if (!(enq_flags & SCX_ENQ_WAKEUP) || t->class != c->curr_class || k_is_batch(p))
 		return false;
 	/* Tasks that all sleep soon must not preempt each other for being a little shorter. */
 	burst = curr_burst(c, now);
 	deadline = burst >= long_burst_ns(c->base_request_ns) ? t->deadline : t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
-	if (!wakeup_preempts(deadline, curr_deadline_now(c, now), curr_lead(c, now), sub_floor_u64(now, c->curr_since_ns), burst,
-			     c->base_request_ns))
+	if (at_once && burst >= long_burst_ns(c->base_request_ns))
+		ran = ~0ULL;
+	if (!wakeup_preempts(deadline, curr_deadline_now(c, now), curr_lead(c, now), ran, burst, c->base_request_ns))
 		return false;
 	count_task(CNT_PREEMPTED, p->pid);
 	return true;

@@ -70,7 +70,8 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 			return false;
 		}
 	}
-	return preempts_current(p, t, c, enq_flags, now);
+	/* A vCPU that does I/O sleeps for a moment many times per request, and each time a CPU-bound one begins to run. */
+	return preempts_current(p, t, c, enq_flags, true, now);
 }
 
 /*
