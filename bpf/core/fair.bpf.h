@@ -133,17 +133,21 @@ static __always_inline void rebook_work(struct task_state *t, struct cpu_state *
 		__sync_fetch_and_sub(&c->queued_work, work - stake_value(old));
 }
 
+/* Run time of the current task since its last charge, of which there is one per tick. */
+static __always_inline u64 uncharged_run_ns(const struct cpu_state *c, u64 now)
+{
+	u64 since = c->curr_charged_at_ns;
+
+	return since ? min_u64(sub_floor_u64(now, since), TANDEM_TICK_NS) : 0;
+}
+
 /*
  * V of a class is written by the owner at its ticks and switches. In between it is projected; otherwise a task
  * that wakes up there would get a credit.
  */
 static __always_inline u64 not_yet_charged(const struct cpu_state *c, u32 i, u64 now)
 {
-	u64 since = c->curr_charged_at_ns;
-
-	if (!since || class_index(c->curr_class) != i)
-		return 0;
-	return virtual_ns(min_u64(sub_floor_u64(now, since), TANDEM_TICK_NS), c->weight[i]);
+	return class_index(c->curr_class) == i ? virtual_ns(uncharged_run_ns(c, now), c->weight[i]) : 0;
 }
 
 /* V of a class after a task with this v has gained `gained` there. */
@@ -160,9 +164,7 @@ static __always_inline u64 clock_now(const struct cpu_state *c, u32 i, u64 now)
 /* v of the running task. */
 static __always_inline u64 curr_v_now(const struct cpu_state *c, u64 now)
 {
-	u64 uncharged = c->curr_charged_at_ns ? sub_floor_u64(now, c->curr_charged_at_ns) : 0;
-
-	return c->curr_v + virtual_ns(min_u64(uncharged, TANDEM_TICK_NS), c->curr_weight);
+	return c->curr_v + virtual_ns(uncharged_run_ns(c, now), c->curr_weight);
 }
 
 /* How far it is ahead of V: what it got beyond its share, at its weight. */
@@ -185,11 +187,9 @@ static __always_inline u64 curr_burst(const struct cpu_state *c, u64 now)
 /* The global virtual time of a CPU, likewise. It is that of its CPU-bound tasks: while a light one runs, none of them gains anything. */
 static __always_inline u64 vtime_now(const struct cpu_state *c, u64 now)
 {
-	u64 since = c->curr_charged_at_ns;
-
-	if (!since || !c->curr_cpu_bound || !c->cpu_bound_weight)
+	if (!c->curr_cpu_bound || !c->cpu_bound_weight)
 		return c->vtime;
-	return c->vtime + virtual_ns(min_u64(sub_floor_u64(now, since), TANDEM_TICK_NS), c->cpu_bound_weight);
+	return c->vtime + virtual_ns(uncharged_run_ns(c, now), c->cpu_bound_weight);
 }
 
 static __always_inline void take_off_cpu_bound(struct cpu_state *c, u64 weight)
@@ -409,6 +409,12 @@ static __always_inline u64 service_of(u64 ran_ns, u64 wall_ns, u64 stolen_ns)
 	return ran_ns + stolen_ns / 2 > wall_ns ? sub_floor_u64(ran_ns, stolen_ns) : ran_ns;
 }
 
+/* A normal task that sleeps before it is CPU-bound. */
+static __always_inline bool runs_lightly(const struct task_state *t)
+{
+	return t->class == CLASS_NORMAL && !t->cpu_bound_stake && is_light(t->mean_burst_ns);
+}
+
 /* What a light task has taken its group's CPU-bound ones pay, as they run (policy/hweight.h). */
 COLD int charge_group(struct task_state *t __arg_nonnull, u64 service_ns)
 {
@@ -418,7 +424,7 @@ COLD int charge_group(struct task_state *t __arg_nonnull, u64 service_ns)
 	if (!g)
 		return 0;
 	if (!t->cpu_bound_stake) {
-		g = g->payer && is_light(t->mean_burst_ns) ? group_state(g->payer) : NULL;
+		g = g->payer && runs_lightly(t) ? group_state(g->payer) : NULL;
 		if (!g)
 			return 0;
 		__sync_fetch_and_add(&g->unpaid_ns, (s64)service_ns);
@@ -465,7 +471,7 @@ static __always_inline void charge(const struct task_struct *p, struct task_stat
 	if (t->cpu_bound_stake)
 		c->vtime += virtual_ns(service - settled, max_u64(c->cpu_bound_weight, t->weight));
 	c->curr_cpu_bound = t->cpu_bound_stake != 0;
-	if (!t->cpu_bound_stake && t->class == CLASS_NORMAL && is_light(t->mean_burst_ns))
+	if (runs_lightly(t))
 		c->light_ns += service;
 	c->curr_charged_at_ns = now;
 	c->curr_v = t->v;

@@ -147,9 +147,15 @@ COLD int activate(u32 group, u64 now)
 	return 0;
 }
 
+/* The cell of this CPU. */
+static __always_inline struct load_cell *own_load_cell(u32 group)
+{
+	return load_cell(group, bpf_get_smp_processor_id() % MAX_LOAD_CELLS);
+}
+
 static __always_inline void count_load(u32 group, s64 weight)
 {
-	struct load_cell *cell = load_cell(group, bpf_get_smp_processor_id() % MAX_LOAD_CELLS);
+	struct load_cell *cell = own_load_cell(group);
 
 	if (cell)
 		__sync_fetch_and_add(&cell->runnable, weight);
@@ -157,7 +163,7 @@ static __always_inline void count_load(u32 group, s64 weight)
 
 static __always_inline void count_cpu_bound_load(u32 group, s64 weight)
 {
-	struct load_cell *cell = load_cell(group, bpf_get_smp_processor_id() % MAX_LOAD_CELLS);
+	struct load_cell *cell = own_load_cell(group);
 
 	if (cell)
 		__sync_fetch_and_add(&cell->cpu_bound, weight);
@@ -169,27 +175,26 @@ static __always_inline void take_off_cpu_bound_load(u64 stake)
 		count_cpu_bound_load(stake >> 32, -(s64)(u32)stake);
 }
 
+static __always_inline void not_cpu_bound_in_group(struct task_state *t)
+{
+	if (t->group_stake)
+		take_off_cpu_bound_load(__sync_lock_test_and_set(&t->group_stake, 0));
+}
+
 /* t, a CPU-bound task, counts as such in its group. As elsewhere, who takes the word subtracts what it says. */
 COLD int cpu_bound_in_group(struct task_state *t __arg_nonnull)
 {
 	u32 weight = t->own_weight, group = t->group;
-
 	struct group_state *g = group_state(group);
 
 	count_cpu_bound_load(group, weight);
 	take_off_cpu_bound_load(__sync_lock_test_and_set(&t->group_stake, (u64)group << 32 | weight));
 	/* Another CPU has taken it off the queue meanwhile, before this was booked. */
 	if (!t->cpu_bound_stake)
-		take_off_cpu_bound_load(__sync_lock_test_and_set(&t->group_stake, 0));
+		not_cpu_bound_in_group(t);
 	else if (g && !g->has_cpu_bound && group != ROOT_GROUP)
 		refresh_soon(k_now());
 	return 0;
-}
-
-static __always_inline void not_cpu_bound_in_group(struct task_state *t)
-{
-	if (t->group_stake)
-		take_off_cpu_bound_load(__sync_lock_test_and_set(&t->group_stake, 0));
 }
 
 static __always_inline void group_runnable(struct task_struct *p, struct task_state *t)

@@ -479,14 +479,19 @@ impl Experiment {
 
     /// A guest's number on vsock; none: it has no such device.
     pub fn vsock_of(&self, vm: &Vm) -> Option<u32> {
-        let before = self.vms.iter().take_while(|other| other.name != vm.name).filter(|other| other.vsock);
-        vm.vsock.then(|| u32::try_from(before.count() + 3).unwrap_or(u32::MAX))
+        let before = self.before(vm, |other| other.vsock);
+        vm.vsock.then(|| u32::try_from(before + 3).unwrap_or(u32::MAX))
     }
 
     /// Number of a guest's network; none: it has none.
     pub fn network_of(&self, vm: &Vm) -> Option<u8> {
-        let before = self.vms.iter().take_while(|other| other.name != vm.name).filter(|other| other.network);
-        vm.network.then(|| u8::try_from(before.count() + 1).unwrap_or(u8::MAX))
+        let before = self.before(vm, |other| other.network);
+        vm.network.then(|| u8::try_from(before + 1).unwrap_or(u8::MAX))
+    }
+
+    /// Number of guests before this one that have something.
+    fn before(&self, vm: &Vm, has: impl Fn(&Vm) -> bool) -> usize {
+        self.vms.iter().take_while(|other| other.name != vm.name).filter(|other| has(other)).count()
     }
 
     /// Is there a machine of this name?

@@ -20,11 +20,12 @@ const GUEST_CPU_KVM: &str = "host";
 /// Features of KVM that QEMU's named models lack. They need the x2APIC, which those have.
 const PARAVIRTUAL: &str =
     ",+kvm-pv-unhalt,+kvm-pv-tlb-flush,+kvm-pv-ipi,+kvm-pv-sched-yield,+kvm-asyncpf-int,+kvm-poll-control";
-/// Of the host, for guests with a network card.
-const NETWORK_MODULES: [&str; 5] = ["tun", "tap", "vhost_iotlb", "vhost", "vhost_net"];
-/// And for guests on vsock.
-const VSOCK_MODULES: [&str; 5] =
-    ["vhost_iotlb", "vhost", "vsock", "vmw_vsock_virtio_transport_common", "vhost_vsock"];
+/// Of the host, for guests with a network card or on vsock.
+const VHOST_MODULES: [&str; 2] = ["vhost_iotlb", "vhost"];
+/// With a network card.
+const NETWORK_MODULES: [&str; 3] = ["tun", "tap", "vhost_net"];
+/// On vsock.
+const VSOCK_MODULES: [&str; 3] = ["vsock", "vmw_vsock_virtio_transport_common", "vhost_vsock"];
 const SHORT: Duration = Duration::from_secs(20);
 /// Time for loading a scheduler. The verifier checks every BPF program: half a minute in a guest that gets half of an
 /// emulated CPU, and several times that on a busy machine.
@@ -89,15 +90,11 @@ impl Session {
         if let Some(command) = experiment.host.command() {
             shell(&mut machine, SELF, &command)?;
         }
-        let mut modules: Vec<&str> = Vec::new();
-        if experiment.vms.iter().any(|vm| vm.network) {
-            modules.extend(NETWORK_MODULES);
-        }
-        if experiment.vms.iter().any(|vm| vm.vsock) {
-            modules
-                .extend(VSOCK_MODULES.iter().filter(|module| !modules.contains(module)).collect::<Vec<_>>());
-        }
-        for module in modules {
+        let network = experiment.vms.iter().any(|vm| vm.network);
+        let vsock = experiment.vms.iter().any(|vm| vm.vsock);
+        let vhost = VHOST_MODULES.iter().filter(|_| network || vsock);
+        let network = NETWORK_MODULES.iter().filter(|_| network);
+        for module in vhost.chain(network).chain(VSOCK_MODULES.iter().filter(|_| vsock)) {
             insert_module(&mut machine, module)?;
         }
         let mut guests = Vec::new();

@@ -148,13 +148,13 @@ fn a_vm_pays_for_its_emulator() {
     assert!(off.iter().all(|off| off.abs() < 0.03), "{off:?}");
 }
 
-/// The emulator stays on one pCPU, where it leaves less to the vCPUs.
 #[test]
 fn each_vm_pays_for_its_emulator() {
     let off = beside_an_emulator(&[0], true);
     assert!(off.iter().all(|off| off.abs() < 0.03), "{off:?}");
 }
 
+/// The emulator stays on one pCPU, where it leaves less to the vCPUs.
 #[test]
 fn what_light_threads_take_of_a_pcpu_is_made_up_for_by_load_balance() {
     let off = beside_an_emulator(&[0, 1], false);

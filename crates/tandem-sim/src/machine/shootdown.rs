@@ -57,15 +57,9 @@ impl Machine {
     /// A guest asks by hypercall that this vCPU may run in place of its own (`kvm_sched_yield()`).
     fn yields_by_name(&mut self, world: usize, cpu: usize, other: usize) {
         self.exit_of(world, cpu);
-        if let (Some(from), Some(to)) =
-            (self.worlds[world].cpus[cpu].vcpu, self.worlds[world].cpus[other].vcpu)
-        {
-            if self.tasks[to].state == State::Runnable {
-                let asked = self.yields.asked;
-                self.yields_to(from, to);
-                self.yields.named += self.yields.asked - asked;
-            }
-        }
+        let asked = self.yields.asked;
+        self.yields_to(world, cpu, other);
+        self.yields.named += self.yields.asked - asked;
     }
 
     /// A CPU has flushed its TLB for a task that waits for that.
@@ -88,12 +82,7 @@ impl Machine {
         let candidates: Vec<usize> = (1..cpus).map(|i| (cpu + i) % cpus).collect();
         self.exit_of(world, cpu);
         for other in candidates {
-            let (Some(from), Some(to)) =
-                (self.worlds[world].cpus[cpu].vcpu, self.worlds[world].cpus[other].vcpu)
-            else {
-                return;
-            };
-            if self.tasks[to].state == State::Runnable && self.yields_to(from, to) {
+            if self.yields_to(world, cpu, other) {
                 return;
             }
         }
@@ -108,10 +97,15 @@ impl Machine {
         }
     }
 
-    /// A vCPU that runs gives its pCPU to one that waits (`yield_to()`). Returns whether the scheduler promises to run that one next.
-    fn yields_to(&mut self, from: usize, to: usize) -> bool {
+    /// A vCPU that runs gives its pCPU to a sibling that waits for one (`yield_to()`). Returns whether the scheduler promises to run that one
+    /// next.
+    fn yields_to(&mut self, world: usize, cpu: usize, other: usize) -> bool {
+        let (Some(from), Some(to)) = (self.worlds[world].cpus[cpu].vcpu, self.worlds[world].cpus[other].vcpu)
+        else {
+            return false;
+        };
         let pcpu = self.tasks[from].cpu;
-        if self.worlds[0].cpus[pcpu].curr != Some(from) {
+        if self.tasks[to].state != State::Runnable || self.worlds[0].cpus[pcpu].curr != Some(from) {
             return false;
         }
         self.charge(0, pcpu);
