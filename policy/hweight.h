@@ -58,7 +58,7 @@ POLICY u64 group_scale(u64 parent_scale, u64 group_weight, u64 active_weight)
 }
 
 /*
- * Light tasks: those that sleep before they are CPU-bound (is_cpu_bound()). One that runs for a part of the time and is weighed
+ * Light tasks: those that usually sleep before they are CPU-bound (is_cpu_bound()). One that runs for a part of the time and is weighed
  * only meanwhile takes its CPU time from all tasks beside it; in a tree of queues its own group would go without it. So, in
  * a group that has CPU-bound tasks, those alone share its weight (S(g) above), and they pay for what the light ones take
  * (task_state.owed_ns). A group that cannot pay, because its light tasks take too much, counts all of them.

@@ -311,6 +311,12 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 	}
 	side_joined(t, cpu);
 	count_cpu_bound(t, c, cpu, now);
+	/*
+	 * In its group it counts from the start if it usually becomes CPU-bound: otherwise its siblings would share the group's whole
+	 * weight whenever it has slept for a moment, and it would have its own on top of that.
+	 */
+	if (t->class == CLASS_NORMAL && !t->cpu_bound_stake && !is_light(t->mean_burst_ns))
+		cpu_bound_in_group(t);
 	book_work(t, c, cpu);
 	/* Another CPU may have taken it off the queue meanwhile, before the extras were booked: take them off again. */
 	if (t->stake != stake)

@@ -181,7 +181,7 @@ static __always_inline void not_cpu_bound_in_group(struct task_state *t)
 		take_off_cpu_bound_load(__sync_lock_test_and_set(&t->group_stake, 0));
 }
 
-/* t, a CPU-bound task, counts as such in its group. As elsewhere, who takes the word subtracts what it says. */
+/* t counts as CPU-bound in its group. As elsewhere, who takes the word subtracts what it says. */
 COLD int cpu_bound_in_group(struct task_state *t __arg_nonnull)
 {
 	u32 weight = t->own_weight, group = t->group;
@@ -190,7 +190,7 @@ COLD int cpu_bound_in_group(struct task_state *t __arg_nonnull)
 	count_cpu_bound_load(group, weight);
 	take_off_cpu_bound_load(__sync_lock_test_and_set(&t->group_stake, (u64)group << 32 | weight));
 	/* Another CPU has taken it off the queue meanwhile, before this was booked. */
-	if (!t->cpu_bound_stake)
+	if (!t->stake)
 		not_cpu_bound_in_group(t);
 	else if (g && !g->has_cpu_bound && group != ROOT_GROUP)
 		refresh_soon(k_now());

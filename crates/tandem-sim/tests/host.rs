@@ -161,6 +161,28 @@ fn what_light_threads_take_of_a_pcpu_is_made_up_for_by_load_balance() {
     assert!(off.iter().all(|off| off.abs() < 0.03), "{off:?}");
 }
 
+/// vCPUs that sleep for a moment now and then are as CPU-bound as before: neither their own weight nor that of their siblings changes.
+#[test]
+fn short_sleeps_change_nobodys_weight() {
+    let mut m = machine(2, 0);
+    let mut program = Program::hog(40_000.0);
+    program.steps.push(Step::Sleep(Spread::Exponential { mean: 200.0 }));
+    let vms: Vec<(Vec<usize>, f64)> = [1, 2, 4]
+        .iter()
+        .map(|&vcpus| {
+            let weight = 100 * vcpus as u64;
+            let group = m.add_group(0, 0, &GroupSpec { weight, ..GroupSpec::default() });
+            let pcpus: &[usize] = if vcpus == 1 { &[0] } else { &[0, 1] };
+            let sleeps = if vcpus == 1 { &Program::hog(1000.0) } else { &program };
+            (vm_on(&mut m, "vm", vcpus, group, sleeps, pcpus), vcpus as f64)
+        })
+        .collect();
+    m.run(21 * S, MOST).unwrap();
+    let all: f64 = vms.iter().map(|(vm, _)| ran(&m, vm)).sum();
+    let got: Vec<f64> = vms.iter().map(|(vm, weight)| ran(&m, vm) / all * 7.0 / weight).collect();
+    assert!(got.iter().all(|part| (part - 1.0).abs() < 0.03), "{got:?} of their parts");
+}
+
 #[test]
 fn a_vm_has_what_its_quota_says() {
     let mut m = machine(2, 0);
