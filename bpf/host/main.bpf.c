@@ -159,12 +159,13 @@ void BPF_STRUCT_OPS(host_dispatch, s32 cpu, struct task_struct *prev)
 	watch_for_offline(c, cpu, now);
 	if (c->throttled_limit)
 		look_after_throttled(now);
+	/* A claim is for the next turn, which is no longer than a request: who is overdue comes after it. */
+	if (c->side.yield_to && serve_yielded(cpu))
+		return;
 	if (serve_overdue(c, cpu, now))
 		return;
 	if (prev && k_wants_to_run(prev))
 		t = task_state(prev);
-	if (c->side.yield_to && serve_yielded(cpu))
-		return;
 	if (t)
 		kept = keep(prev, t, c, cpu, now);
 	if (c->pull_from >= 0)

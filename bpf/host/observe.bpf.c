@@ -32,10 +32,13 @@ char _license[] SEC("license") = "GPL";
 
 /* From include/linux/sched.h: a preprocessor constant. */
 #define PF_KTHREAD___TANDEM 0x00200000
+#define PF_EXITING___TANDEM 0x00000004
 /* How often a guest's steal time is read, ns. */
 #define STEAL_EVERY_NS 100000000ULL
+/* How often the exits of a running vCPU are put into its record: 100 ms with 250 ticks per second. */
+#define BOOK_EVERY_JIFFIES 25
 
-/* Threads of VMs, by thread id. Made as large as the machine's limit of threads asks for, by the loader. */
+/* Threads of VMs, by thread id. The loader makes this and the next map as large as the kernel's limit of threads asks for. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -82,7 +85,8 @@ struct cpu_record {
 	struct stretch stretches[TAKEN_RUNS];
 	u32 of_vm;		/* the current task belongs to a VM */
 	u64 vcpu;		/* that the current task runs; 0: none, or it has not left its guest yet */
-	u32 exits[NR_EXIT_CLASSES];	/* of this vCPU since it was switched in: there are too many of them to look up its record each time */
+	u32 exits[NR_EXIT_CLASSES];	/* of this vCPU, not yet in its record: there are too many of them to look that up each time */
+	u64 booked_at;		/* jiffies when they were last put there */
 };
 
 struct {
@@ -182,7 +186,8 @@ static __always_inline struct thread_record *record_of(const struct task_struct 
 		tgid = vhost_owner(p);
 		kind = THREAD_VHOST;
 	}
-	if (!tgid || !bpf_map_lookup_elem(&vms, &tgid))
+	/* Nothing would remove the record of a thread that has ended: it would be that of the next one with its number. */
+	if (!tgid || p->flags & PF_EXITING___TANDEM || !bpf_map_lookup_elem(&vms, &tgid))
 		return NULL;
 	return add_thread(tid, tgid, kind, now);
 }
@@ -227,13 +232,17 @@ static __always_inline void read_steal(struct thread_record *r, u64 now)
 
 	if (!vcpu || now - r->steal_read_ns < STEAL_EVERY_NS)
 		return;
-	r->steal_read_ns = now;
 	page = kvm_steal_page(vcpu);
 	if (!page || bpf_probe_read_user(&steal, sizeof(steal), (void *)page))
 		return;
-	if (!r->steal_began_ns)
-		r->steal_began_ns = steal + 1;
-	r->steal_ns = steal + 1 - r->steal_began_ns;
+	/* A guest begins at 0 again when it reboots, and can write anything there: no more counts than time has passed. */
+	if (r->steal_read_ns && steal > r->steal_seen_ns) {
+		u64 most = now - r->steal_read_ns + STEAL_EVERY_NS;
+
+		r->steal_ns += steal - r->steal_seen_ns < most ? steal - r->steal_seen_ns : most;
+	}
+	r->steal_seen_ns = steal;
+	r->steal_read_ns = now;
 }
 
 /*
@@ -242,38 +251,61 @@ static __always_inline void read_steal(struct thread_record *r, u64 now)
  */
 static __always_inline void as_the_kernel_counts(struct thread_record *r, struct task_struct *p)
 {
-	u64 delay;
+	u64 delay, counted;
 
 	if (!bpf_core_field_exists(p->sched_info.run_delay))
 		return;
 	delay = p->sched_info.run_delay;
-	if (r->delay_seen_ns)
-		r->ready_ns += delay + 1 - r->delay_seen_ns - r->waited_since_ns;
+	counted = r->delay_seen_ns ? delay + 1 - r->delay_seen_ns : r->waited_since_ns;
 	r->delay_seen_ns = delay + 1;
-	r->waited_since_ns = 0;
+	if (counted >= r->waited_since_ns) {
+		r->ready_ns += counted - r->waited_since_ns;
+		r->waited_since_ns = 0;
+	} else {
+		/* Exported totals never fall: what was seen too much is made up for by the next waits. */
+		r->waited_since_ns -= counted;
+	}
+}
+
+/* The exits of the vCPU that runs on a CPU go into its record. NULL: it is gone. */
+static __always_inline void book_exits(struct cpu_record *c, struct thread_record *r)
+{
+	u32 i;
+
+	for (i = 0; i < NR_EXIT_CLASSES; i++) {
+		if (r)
+			r->exits[i] += c->exits[i];
+		c->exits[i] = 0;
+	}
+}
+
+/* A thread has ended, or its vCPU has: nothing more is counted for it. */
+static __always_inline void ends(struct thread_record *r, u64 now)
+{
+	if (r->running_since_ns && now > r->running_since_ns)
+		r->run_ns += now - r->running_since_ns;
+	r->running_since_ns = 0;
+	r->ready_since_ns = 0;
+	r->gone = 1;
 }
 
 /* The current task of a CPU is switched out. */
 static __always_inline void switched_out(struct cpu_record *c, struct thread_record *r, struct task_struct *p, bool runnable, u64 now)
 {
-	u32 i;
-
 	as_the_kernel_counts(r, p);
 	if (r->running_since_ns) {
 		r->run_ns += now - r->running_since_ns;
 		r->running_since_ns = 0;
 	}
+	/* An interrupt that came while it was switched in. */
+	r->interrupted_ns = 0;
 	if (runnable) {
 		r->preemptions++;
 		r->ready_since_ns = now;
 	}
 	if (!c->vcpu)
 		return;
-	for (i = 0; i < NR_EXIT_CLASSES; i++) {
-		r->exits[i] += c->exits[i];
-		c->exits[i] = 0;
-	}
-	c->vcpu = 0;
+	book_exits(c, r);
 	read_steal(r, now);
 }
 
@@ -313,6 +345,9 @@ int BPF_PROG(observe_switch, bool preempt, struct task_struct *prev, struct task
 	r = c->of_vm ? record_of(prev, now) : NULL;
 	if (r)
 		switched_out(c, r, prev, preempt || !prev->__state, now);
+	else if (c->vcpu)
+		book_exits(c, NULL);
+	c->vcpu = 0;
 	s = &c->stretches[c->next++ % TAKEN_RUNS];
 	s->by = next->pid ? TAKEN_OTHER : TAKEN_UNKNOWN;
 	r = record_of(next, now);
@@ -345,13 +380,14 @@ int BPF_PROG(observe_wakeup, struct task_struct *p)
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(observe_exit_of_task, struct task_struct *p)
 {
-	u32 tid = p->pid;
+	u32 tid = p->pid, tgid = p->tgid;
 	struct thread_record *r = bpf_map_lookup_elem(&threads, &tid);
 
 	if (r)
-		r->gone = 1;
-	/* The first thread of a process is the last to go. */
-	bpf_map_delete_elem(&vms, &tid);
+		ends(r, now_ns());
+	/* The last thread of its process. */
+	if (!BPF_CORE_READ(p, signal, live.counter))
+		bpf_map_delete_elem(&vms, &tgid);
 	return 0;
 }
 
@@ -359,8 +395,8 @@ int BPF_PROG(observe_exit_of_task, struct task_struct *p)
 static __always_inline struct thread_record *runs_vcpu(struct kvm_vcpu___tandem *vcpu)
 {
 	u64 id = bpf_get_current_pid_tgid(), key = (u64)vcpu, now;
-	u32 tid = (u32)id, tgid = id >> 32, zero = 0, one = 1;
-	struct thread_record *r = bpf_map_lookup_elem(&threads, &tid);
+	u32 tid = (u32)id, tgid = id >> 32, zero = 0, one = 1, *before;
+	struct thread_record *r = bpf_map_lookup_elem(&threads, &tid), *old;
 	struct cpu_record *c;
 
 	if (r && r->vcpu == key && !r->gone)
@@ -380,8 +416,17 @@ static __always_inline struct thread_record *runs_vcpu(struct kvm_vcpu___tandem 
 	r->vcpu = key;
 	if (!r->running_since_ns)
 		r->running_since_ns = now;
-	bpf_map_update_elem(&vcpus, &key, &tid, BPF_ANY);
-	bpf_map_update_elem(&vms, &tgid, &one, BPF_NOEXIST);
+	before = bpf_map_lookup_elem(&vcpus, &key);
+	old = before && *before != tid ? bpf_map_lookup_elem(&threads, before) : NULL;
+	/* The thread that ran this vCPU before has given it up. */
+	if (old && old->vcpu == key) {
+		old->vcpu = 0;
+		ends(old, now);
+	}
+	if (bpf_map_update_elem(&vcpus, &key, &tid, BPF_ANY))
+		trouble(TROUBLE_THREADS_FULL);
+	if (!bpf_map_lookup_elem(&vms, &tgid) && bpf_map_update_elem(&vms, &tgid, &one, BPF_ANY))
+		trouble(TROUBLE_THREADS_FULL);
 	c = bpf_map_lookup_elem(&cpus, &zero);
 	if (c)
 		c->of_vm = 1;
@@ -405,7 +450,7 @@ int BPF_PROG(observe_vcpu_gone, void *v)
 
 	if (r && r->vcpu == key) {
 		r->vcpu = 0;
-		r->gone = 1;
+		ends(r, now_ns());
 	}
 	bpf_map_delete_elem(&vcpus, &key);
 	return 0;
@@ -484,6 +529,11 @@ int BPF_PROG(observe_exit, void *v, u32 isa)
 	class = isa == KVM_ISA_SVM___TANDEM ? class_of_svm(code) : class_of_vmx(code);
 	if (class < NR_EXIT_CLASSES)
 		c->exits[class]++;
+	/* A vCPU that is alone on its pCPU is not switched out for hours. */
+	if (bpf_jiffies64() - c->booked_at >= BOOK_EVERY_JIFFIES) {
+		c->booked_at = bpf_jiffies64();
+		book_exits(c, runs_vcpu(vcpu));
+	}
 	return 0;
 }
 

@@ -53,7 +53,7 @@ struct thread_record {
 	u64 run_ns;		/* on a CPU, in the guest or outside */
 	u64 ready_ns;		/* runnable, and waiting for a CPU ("CPU ready"): the kernel's run delay, where it counts that */
 	u64 delay_seen_ns;	/* run delay at the last switch away from it, plus 1; 0: none was seen yet */
-	u64 waited_since_ns;	/* waits since then, as seen here */
+	u64 waited_since_ns;	/* waits since then, as seen here and counted in ready_ns */
 	u64 preemptions;	/* it lost its CPU although it had work */
 	u64 wakeups;		/* it became runnable */
 	u64 interrupts;		/* accepted for it */
@@ -62,8 +62,8 @@ struct thread_record {
 	u64 exits[NR_EXIT_CLASSES];
 
 	u64 steal_ns;		/* as its guest reads it; 0 as well: it does not ask */
-	u64 steal_began_ns;	/* what it read at first, plus 1 */
-	u64 steal_read_ns;	/* when that was read */
+	u64 steal_seen_ns;	/* what it read last */
+	u64 steal_read_ns;	/* when that was read; 0: not yet */
 
 	struct time_histogram ready;		/* one wait for a CPU each */
 	struct time_histogram to_run;		/* from the interrupt to running */

@@ -150,6 +150,8 @@ COLD u32 add_vm(u64 kvm, u32 pid)
 			continue;
 		next_vm = number % MAX_VMS;
 		vm->pid = pid;
+		/* A real-time thread ends without a word to this scheduler. */
+		vm->vcpus = 0;
 		if (bpf_map_update_elem(&vm_numbers, &kvm, &number, BPF_NOEXIST)) {
 			/* Another of its vCPUs was faster. */
 			vm->pid = 0;
@@ -170,7 +172,7 @@ COLD u32 add_vm(u64 kvm, u32 pid)
 /* A task stops being a vCPU of the VM that it was one of. */
 static __always_inline void leaves_vm(struct task_state *t)
 {
-	struct vm_state *vm = vm_state(t->side.vm);
+	struct vm_state *vm = vm_of(t);
 
 	leave_place(t);
 	t->side.vm = 0;

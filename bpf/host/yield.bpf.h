@@ -70,6 +70,37 @@ bool BPF_STRUCT_OPS(host_yield, struct task_struct *from, struct task_struct *to
 	return true;
 }
 
+/* Another task runs here. The claim is broken if its target still waits; it may have begun to run elsewhere, or sleep. */
+static __always_inline void claim_lost(struct task_struct *to, struct task_state *t, struct cpu_state *c, s32 cpu)
+{
+	c->side.yield_ns = 0;
+	if (!t || t->side.yield_cpu != cpu)
+		return;
+	t->side.yield_cpu = -1;
+	if (t->run_cpu < 0 && waits_where_counted(to, t))
+		count(c, CNT_BROKEN);
+}
+
+/* The same, by the claim. */
+COLD int claim_not_served(s32 cpu)
+{
+	struct cpu_state *c = cpu_state(cpu);
+	struct task_struct *to;
+
+	if (!c)
+		return 0;
+	to = bpf_task_from_pid(c->side.yield_to);
+	c->side.yield_to = 0;
+	c->side.yield_ns = 0;
+	if (!to)
+		return 0;
+	bpf_rcu_read_lock();
+	claim_lost(to, task_state(to), c, cpu);
+	bpf_rcu_read_unlock();
+	bpf_task_release(to);
+	return 0;
+}
+
 /*
  * The task that the current one has yielded to joins this pCPU's queue, before all others there, and is taken from it. Returns
  * whether it was dispatched. In the meantime it may have begun to run elsewhere, or may not be allowed here any more: a task that is put
@@ -78,7 +109,7 @@ bool BPF_STRUCT_OPS(host_yield, struct task_struct *from, struct task_struct *to
 COLD bool serve_yielded(s32 cpu)
 {
 	struct cpu_state *c = cpu_state(cpu);
-	bool moved = false, waits = false;
+	bool moved = false;
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *to;
 	struct task_state *t;
@@ -90,13 +121,14 @@ COLD bool serve_yielded(s32 cpu)
 	pid = c->side.yield_to;
 	c->side.yield_to = 0;
 	to = bpf_task_from_pid(pid);
-	if (!to)
+	if (!to) {
+		c->side.yield_ns = 0;
 		return false;
+	}
 	bpf_rcu_read_lock();
 	t = task_state(to);
 	if (!t || t->side.yield_cpu != cpu || t->run_cpu >= 0 || k_is_pinned(to) || !k_allowed(to, cpu) || !waits_where_counted(to, t))
 		goto out;
-	waits = true;
 	from = queue_cpu(t);
 	queue = queue_of(cpu, t->class);
 	c->move_stake = 0;
@@ -119,10 +151,8 @@ COLD bool serve_yielded(s32 cpu)
 out:
 	if (moved)
 		count(c, CNT_YIELDED);
-	else if (waits)
-		count(c, CNT_BROKEN);
-	if (t && !moved && t->side.yield_cpu == cpu)
-		t->side.yield_cpu = -1;
+	else
+		claim_lost(to, t, c, cpu);
 	bpf_rcu_read_unlock();
 	bpf_task_release(to);
 	return moved;
@@ -131,8 +161,10 @@ out:
 /* p runs, maybe because it was yielded to. */
 static __always_inline void yield_served(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
-	/* Whoever runs here after all ends a claim that was not served. */
-	c->side.yield_to = 0;
+	if (c->side.yield_to == p->pid)
+		c->side.yield_to = 0;
+	else if (c->side.yield_to)
+		claim_not_served(cpu);
 	if (t->side.yield_cpu < 0)
 		return;
 	/* Here on the yielder's time; elsewhere because another pCPU was free sooner. */

@@ -53,6 +53,9 @@ impl<'a> Observer<'a> {
                 program.set_autoload(false);
             }
         }
+        let threads = most_threads(&std::fs::read_to_string("/proc/sys/kernel/threads-max").unwrap_or_default());
+        open.maps.threads.set_max_entries(threads).map_err(HostError::Load)?;
+        open.maps.vcpus.set_max_entries(threads).map_err(HostError::Load)?;
         let mut skel = open.load().map_err(HostError::Load)?;
         let mut links = Vec::new();
         for program in skel.object_mut().progs_mut() {
@@ -138,10 +141,27 @@ fn bpf_time_ns() -> u64 {
         .sum()
 }
 
+/// Threads of VMs that can be remembered, from the kernel's limit of threads. Room is taken only for those that there are.
+fn most_threads(limit: &str) -> u32 {
+    limit.trim().parse::<u32>().unwrap_or(0).clamp(16_384, 131_072)
+}
+
 fn number(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?))
 }
 
 fn long(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::most_threads;
+
+    #[test]
+    fn room_follows_the_limit_of_threads() {
+        assert_eq!(most_threads("190000\n"), 131_072);
+        assert_eq!(most_threads("63000\n"), 63_000);
+        assert_eq!([most_threads(""), most_threads("-1"), most_threads("99999999999")], [16_384; 3]);
+    }
 }

@@ -234,7 +234,12 @@ fn unmapping(left_out: u32, kernel: &KernelSpec) -> (u64, DirectedYields) {
     vm_in(&mut m, "unmaps", kernel, &[0; 4], &program, &[0, 1, 2, 3]);
     m.run(5 * S, MOST).unwrap();
     let of_it = m.tasks.iter().filter(|task| task.world == 2).filter_map(|task| task.course());
-    (of_it.map(|course| course.rounds).sum(), m.yields)
+    let rounds = of_it.map(|course| course.rounds).sum();
+    let mut counter = |name| m.worlds[0].policy.as_mut().and_then(|policy| policy.counter(name)).unwrap();
+    let (kept, broken) = (counter(c"yielded"), counter(c"broken"));
+    assert_eq!(broken, 0, "claims not kept, {kept} kept");
+    assert!(kept <= m.yields.promised && kept * 100 >= m.yields.promised * 95, "{kept} of {:?}", m.yields);
+    (rounds, m.yields)
 }
 
 #[test]
