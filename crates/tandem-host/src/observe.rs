@@ -53,7 +53,8 @@ impl<'a> Observer<'a> {
                 program.set_autoload(false);
             }
         }
-        let threads = most_threads(&std::fs::read_to_string("/proc/sys/kernel/threads-max").unwrap_or_default());
+        let threads =
+            most_threads(&std::fs::read_to_string("/proc/sys/kernel/threads-max").unwrap_or_default());
         open.maps.threads.set_max_entries(threads).map_err(HostError::Load)?;
         open.maps.vcpus.set_max_entries(threads).map_err(HostError::Load)?;
         let mut skel = open.load().map_err(HostError::Load)?;
