@@ -16,7 +16,7 @@
 struct side_cpu {
 	s32 yield_to;		/* task that runs next here, because the current one yielded to it; 0: none */
 	u32 scan_at;		/* pCPU plus 1 at which its last search for waiting tasks ended without success; 0: it has seen all */
-	u64 yield_ns;		/* for how long it may: what is left of the current one's request */
+	u64 yield_ns;		/* for how long it may: what is left of the current one's request; for the task whose yield_cpu is this one */
 	u64 away_since_ns;	/* a higher class has this pCPU since then; 0: none has */
 	u64 share_at_ns;	/* when `share` was last updated */
 	u32 share;		/* what higher classes leave of this pCPU, of TANDEM_SCALE (policy/host/away.h) */

@@ -279,24 +279,38 @@ static __always_inline void book_exits(struct cpu_record *c, struct thread_recor
 	}
 }
 
-/* A thread has ended, or its vCPU has: nothing more is counted for it. */
-static __always_inline void ends(struct thread_record *r, u64 now)
+/* Its time on a CPU ends, if it is on one. Another CPU may have noted a later beginning. */
+static __always_inline void book_run(struct thread_record *r, u64 now)
 {
 	if (r->running_since_ns && now > r->running_since_ns)
 		r->run_ns += now - r->running_since_ns;
 	r->running_since_ns = 0;
+}
+
+/* A thread has ended, or its vCPU has: nothing more is counted for it. */
+static __always_inline void ends(struct thread_record *r, u64 now)
+{
+	book_run(r, now);
 	r->ready_since_ns = 0;
 	r->gone = 1;
+}
+
+/* The thread that ran this vCPU does so no more. */
+static __always_inline void gives_up_vcpu(const u32 *tid, u64 key, u64 now)
+{
+	struct thread_record *r = tid ? bpf_map_lookup_elem(&threads, tid) : NULL;
+
+	if (r && r->vcpu == key) {
+		r->vcpu = 0;
+		ends(r, now);
+	}
 }
 
 /* The current task of a CPU is switched out. */
 static __always_inline void switched_out(struct cpu_record *c, struct thread_record *r, struct task_struct *p, bool runnable, u64 now)
 {
 	as_the_kernel_counts(r, p);
-	if (r->running_since_ns) {
-		r->run_ns += now - r->running_since_ns;
-		r->running_since_ns = 0;
-	}
+	book_run(r, now);
 	/* An interrupt that came while it was switched in. */
 	r->interrupted_ns = 0;
 	if (runnable) {
@@ -396,7 +410,7 @@ static __always_inline struct thread_record *runs_vcpu(struct kvm_vcpu___tandem 
 {
 	u64 id = bpf_get_current_pid_tgid(), key = (u64)vcpu, now;
 	u32 tid = (u32)id, tgid = id >> 32, zero = 0, one = 1, *before;
-	struct thread_record *r = bpf_map_lookup_elem(&threads, &tid), *old;
+	struct thread_record *r = bpf_map_lookup_elem(&threads, &tid);
 	struct cpu_record *c;
 
 	if (r && r->vcpu == key && !r->gone)
@@ -417,12 +431,8 @@ static __always_inline struct thread_record *runs_vcpu(struct kvm_vcpu___tandem 
 	if (!r->running_since_ns)
 		r->running_since_ns = now;
 	before = bpf_map_lookup_elem(&vcpus, &key);
-	old = before && *before != tid ? bpf_map_lookup_elem(&threads, before) : NULL;
-	/* The thread that ran this vCPU before has given it up. */
-	if (old && old->vcpu == key) {
-		old->vcpu = 0;
-		ends(old, now);
-	}
+	if (before && *before != tid)
+		gives_up_vcpu(before, key, now);
 	if (bpf_map_update_elem(&vcpus, &key, &tid, BPF_ANY))
 		trouble(TROUBLE_THREADS_FULL);
 	if (!bpf_map_lookup_elem(&vms, &tgid) && bpf_map_update_elem(&vms, &tgid, &one, BPF_ANY))
@@ -445,13 +455,8 @@ SEC("fentry/kvm_arch_vcpu_destroy")
 int BPF_PROG(observe_vcpu_gone, void *v)
 {
 	u64 key = (u64)v;
-	u32 *tid = bpf_map_lookup_elem(&vcpus, &key);
-	struct thread_record *r = tid ? bpf_map_lookup_elem(&threads, tid) : NULL;
 
-	if (r && r->vcpu == key) {
-		r->vcpu = 0;
-		ends(r, now_ns());
-	}
+	gives_up_vcpu(bpf_map_lookup_elem(&vcpus, &key), key, now_ns());
 	bpf_map_delete_elem(&vcpus, &key);
 	return 0;
 }
@@ -514,6 +519,7 @@ int BPF_PROG(observe_exit, void *v, u32 isa)
 {
 	struct kvm_vcpu___tandem *vcpu = v;
 	u32 zero = 0, class, code;
+	u64 now;
 	struct cpu_record *c = bpf_map_lookup_elem(&cpus, &zero);
 
 	/* The verifier wants to know that it is not NULL before a field of it is read. */
@@ -530,8 +536,9 @@ int BPF_PROG(observe_exit, void *v, u32 isa)
 	if (class < NR_EXIT_CLASSES)
 		c->exits[class]++;
 	/* A vCPU that is alone on its pCPU is not switched out for hours. */
-	if (bpf_jiffies64() - c->booked_at >= BOOK_EVERY_JIFFIES) {
-		c->booked_at = bpf_jiffies64();
+	now = bpf_jiffies64();
+	if (now - c->booked_at >= BOOK_EVERY_JIFFIES) {
+		c->booked_at = now;
 		book_exits(c, runs_vcpu(vcpu));
 	}
 	return 0;

@@ -73,7 +73,6 @@ bool BPF_STRUCT_OPS(host_yield, struct task_struct *from, struct task_struct *to
 /* Another task runs here. The claim is broken if its target still waits; it may have begun to run elsewhere, or sleep. */
 static __always_inline void claim_lost(struct task_struct *to, struct task_state *t, struct cpu_state *c, s32 cpu)
 {
-	c->side.yield_ns = 0;
 	if (!t || t->side.yield_cpu != cpu)
 		return;
 	t->side.yield_cpu = -1;
@@ -91,7 +90,6 @@ COLD int claim_not_served(s32 cpu)
 		return 0;
 	to = bpf_task_from_pid(c->side.yield_to);
 	c->side.yield_to = 0;
-	c->side.yield_ns = 0;
 	if (!to)
 		return 0;
 	bpf_rcu_read_lock();
@@ -121,10 +119,8 @@ COLD bool serve_yielded(s32 cpu)
 	pid = c->side.yield_to;
 	c->side.yield_to = 0;
 	to = bpf_task_from_pid(pid);
-	if (!to) {
-		c->side.yield_ns = 0;
+	if (!to)
 		return false;
-	}
 	bpf_rcu_read_lock();
 	t = task_state(to);
 	if (!t || t->side.yield_cpu != cpu || t->run_cpu >= 0 || k_is_pinned(to) || !k_allowed(to, cpu) || !waits_where_counted(to, t))
