@@ -65,6 +65,13 @@ pub enum Op {
         /// Time limit, after which it is killed.
         timeout_s: f64,
     },
+    /// Sets an environment variable of all programs that are started from now on.
+    SetEnv {
+        /// Its name.
+        name: String,
+        /// Its value.
+        value: String,
+    },
     /// Reads a small file.
     Read {
         /// Its path.

@@ -1,6 +1,7 @@
 //! Runs programs to their end, or in the background.
 
 use crate::sys;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -18,8 +19,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts the program. `number` makes the names of its files unique.
-    pub fn start(argv: &[String], number: u64) -> Result<Self, String> {
+    /// Starts the program with these environment variables, too. `number` makes the names of its files unique.
+    pub fn start(argv: &[String], env: &BTreeMap<String, String>, number: u64) -> Result<Self, String> {
         let (program, args) = argv.split_first().ok_or("empty command")?;
         let stem = format!("/run/program-{number}");
         let file =
@@ -28,6 +29,7 @@ impl Program {
             .args(args)
             .env("PATH", SEARCH_PATH)
             .env("HOME", "/tmp")
+            .envs(env)
             .current_dir("/tmp")
             .stdin(Stdio::null())
             .stdout(file("out")?)

@@ -18,6 +18,8 @@ struct Agent {
     uplink: Uplink,
     next_handle: AtomicU64,
     programs: Mutex<BTreeMap<u64, Program>>,
+    /// Environment variables that programs get beside the usual ones.
+    env: Mutex<BTreeMap<String, String>>,
     guests: Mutex<Guests>,
     competitors: Mutex<Competitors>,
 }
@@ -46,6 +48,7 @@ pub fn run() {
         uplink: Arc::new(Mutex::new(port)),
         next_handle: AtomicU64::new(1),
         programs: Mutex::default(),
+        env: Mutex::default(),
         guests: Mutex::default(),
         competitors: Mutex::default(),
     });
@@ -121,19 +124,29 @@ impl Agent {
         }
     }
 
+    /// Starts a program. Returns its handle, too.
+    fn start(&self, argv: &[String]) -> Result<(u64, Program), String> {
+        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        let env = lock(&self.env).clone();
+        Ok((handle, Program::start(argv, &env, handle)?))
+    }
+
     fn serve(&self, op: Op) -> Result<Value, String> {
         let to_value = |result: Result<Value, serde_json::Error>| result.map_err(|error| error.to_string());
         match op {
             Op::Hello => to_value(serde_json::to_value(machine::facts())),
             Op::Exec { argv, timeout_s } => {
-                let program = Program::start(&argv, self.next_handle.fetch_add(1, Ordering::Relaxed))?;
+                let program = self.start(&argv)?.1;
                 to_value(serde_json::to_value(program.finish(seconds(timeout_s)?)))
             }
             Op::Spawn { argv } => {
-                let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
-                let program = Program::start(&argv, handle)?;
+                let (handle, program) = self.start(&argv)?;
                 lock(&self.programs).insert(handle, program);
                 Ok(json!(handle))
+            }
+            Op::SetEnv { name, value } => {
+                lock(&self.env).insert(name, value);
+                Ok(Value::Null)
             }
             Op::Running { handle } => {
                 let mut programs = lock(&self.programs);

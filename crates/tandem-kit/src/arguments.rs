@@ -19,6 +19,9 @@ pub fn rate(text: &str) -> Result<f64, String> {
     bounded(text, 0.1, 1e6, "events per second")
 }
 
+/// Environment variable with the work rate, so that all runs of a series do the same work, however disturbed the machine is when they start.
+pub const ITERS_PER_US: &str = "TANDEM_ITERS_PER_US";
+
 /// A work rate in iterations per microsecond, 0.01 to 100 000.
 pub fn iters_per_us(text: &str) -> Result<f64, String> {
     bounded(text, 0.01, 1e5, "iterations per microsecond")

@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "block")]
     kind: Kind,
     /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
-    #[arg(long, value_parser = arguments::iters_per_us)]
+    #[arg(long, env = arguments::ITERS_PER_US, value_parser = arguments::iters_per_us)]
     iters_per_us: Option<f64>,
 }
 

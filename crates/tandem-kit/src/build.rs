@@ -27,7 +27,7 @@ pub struct Args {
     #[arg(long, default_value = "3000", value_parser = arguments::microseconds)]
     work_us: f64,
     /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
-    #[arg(long, value_parser = arguments::iters_per_us)]
+    #[arg(long, env = arguments::ITERS_PER_US, value_parser = arguments::iters_per_us)]
     iters_per_us: Option<f64>,
 }
 

@@ -8,15 +8,8 @@ use crate::sys;
 const LOOK_EVERY_US: f64 = 20.0;
 
 /// Does `iters` iterations. Each depends on the one before, so neither the compiler nor the CPU can shorten the chain.
-#[inline(never)]
 pub fn work(iters: u64) {
-    let mut state = black_box(0x2545_f491_4f6c_dd1d_u64);
-    for _ in 0..iters {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-    }
-    black_box(state);
+    black_box(sys::chain(black_box(0x2545_f491_4f6c_dd1d), iters));
 }
 
 /// Iterations per microsecond of this machine when nothing interrupts it: the maximum over short runs. There are
@@ -64,6 +57,19 @@ fn measure(iters: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_chain_is_that_of_xorshift() {
+        let step = |mut state: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^ (state << 17)
+        };
+        let wanted = (0..1000).fold(1, |state, _| step(state));
+        assert_eq!(sys::chain(1, 1000), wanted);
+        assert_eq!(sys::chain(7, 0), 7);
+        assert_eq!(sys::chain(1, 1), step(1));
+    }
 
     #[test]
     fn work_is_not_optimised_away_and_calibration_is_plausible() {

@@ -35,7 +35,7 @@ pub struct ServerArgs {
     #[arg(long, default_value = "0", value_parser = service_us)]
     service_us: f64,
     /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
-    #[arg(long, value_parser = arguments::iters_per_us)]
+    #[arg(long, env = arguments::ITERS_PER_US, value_parser = arguments::iters_per_us)]
     iters_per_us: Option<f64>,
 }
 

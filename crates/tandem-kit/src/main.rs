@@ -26,6 +26,7 @@ mod spin;
 mod storm;
 mod sys;
 mod tree;
+mod vcpu;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -73,6 +74,8 @@ enum Workload {
     Hop(hop::Args),
     /// Does the guest scheduler know at each moment whether a vCPU is preempted?
     Live(live::Args),
+    /// A VM of one vCPU, whose thread does something else in between (needs KVM)
+    Vcpu(vcpu::Args),
     /// Counted work per microsecond on this machine
     Calibrate(calibrate::Args),
     /// Packaged programs, with their output as JSON
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
         Workload::Gaps(args) => gaps::run(&args),
         Workload::Hop(args) => hop::run(&args),
         Workload::Live(args) => live::run(&args),
+        Workload::Vcpu(args) => vcpu::run(&args),
         Workload::Calibrate(args) => calibrate::run(&args),
         Workload::Run(program) => run::run(&program),
         Workload::Guard => {

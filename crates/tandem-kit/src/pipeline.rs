@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     depth: u32,
     /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
-    #[arg(long, value_parser = arguments::iters_per_us)]
+    #[arg(long, env = arguments::ITERS_PER_US, value_parser = arguments::iters_per_us)]
     iters_per_us: Option<f64>,
 }
 

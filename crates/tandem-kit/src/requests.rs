@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
-    #[arg(long, value_parser = arguments::iters_per_us)]
+    #[arg(long, env = arguments::ITERS_PER_US, value_parser = arguments::iters_per_us)]
     iters_per_us: Option<f64>,
     /// Time limit after the last arrival to finish the offered requests, in seconds [default: as --secs]
     #[arg(long, value_parser = arguments::seconds)]

@@ -19,6 +19,53 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// A chain of `iters` steps from `state`, not 0, each of which depends on the one before (xorshift64).
+///
+/// The same instructions in every build, on one cache line: an emulator runs a loop that crosses a page up to ten times slower, and it is
+/// chance where a compiler puts it.
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
+pub fn chain(mut state: u64, iters: u64) -> u64 {
+    if iters == 0 {
+        return state;
+    }
+    // SAFETY: only the registers named are changed; no memory is used; the loop ends after `iters` steps.
+    unsafe {
+        std::arch::asm!(
+            ".p2align 6",
+            "2:",
+            "mov {shifted}, {state}",
+            "shl {shifted}, 13",
+            "xor {state}, {shifted}",
+            "mov {shifted}, {state}",
+            "shr {shifted}, 7",
+            "xor {state}, {shifted}",
+            "mov {shifted}, {state}",
+            "shl {shifted}, 17",
+            "xor {state}, {shifted}",
+            "dec {left}",
+            "jnz 2b",
+            state = inout(reg) state,
+            left = inout(reg) iters => _,
+            shifted = out(reg) _,
+            options(nomem, nostack),
+        );
+    }
+    state
+}
+
+/// The same.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(never)]
+pub fn chain(mut state: u64, iters: u64) -> u64 {
+    for _ in 0..iters {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+    }
+    state
+}
+
 /// Sleeps until CLOCK_MONOTONIC reads `deadline_ns`; returns at once if it already does.
 pub fn sleep_until_ns(deadline_ns: u64) {
     let time = libc::timespec {
@@ -346,6 +393,113 @@ fn check(result: libc::c_int) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+/// The processor of a PC starts 16 bytes below 4 GiB.
+const GUEST_BASE: u64 = 0xffff_0000;
+const GUEST_BYTES: usize = 1 << 16;
+const GUEST_START: usize = GUEST_BYTES - 16;
+/// HLT, and a jump back to it.
+const GUEST_CODE: [u8; 3] = [0xf4, 0xeb, 0xfd];
+const KVM_CREATE_VM: libc::Ioctl = 0xae01;
+const KVM_GET_VCPU_MMAP_SIZE: libc::Ioctl = 0xae04;
+const KVM_CREATE_VCPU: libc::Ioctl = 0xae41;
+const KVM_SET_USER_MEMORY_REGION: libc::Ioctl = 0x4020_ae46;
+const KVM_RUN: libc::Ioctl = 0xae80;
+const KVM_EXIT_HLT: u32 = 5;
+
+/// `struct kvm_userspace_memory_region` of the kernel.
+#[repr(C)]
+struct MemoryRegion {
+    slot: u32,
+    flags: u32,
+    guest_address: u64,
+    bytes: u64,
+    address: u64,
+}
+
+/// The start of `struct kvm_run` of the kernel.
+#[repr(C)]
+struct RunPage {
+    unused: u64,
+    exit_reason: u32,
+}
+
+/// A VM with one vCPU that halts again and again: each run ends at once, in user space.
+pub struct Vm {
+    vcpu: OwnedFd,
+    run: *const RunPage,
+    _vm: OwnedFd,
+    _memory: Vec<u8>,
+}
+
+impl Vm {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// There is no KVM, or it refuses.
+    pub fn new() -> io::Result<Self> {
+        let kvm = std::fs::File::options().read(true).write(true).open("/dev/kvm")?;
+        let fd = |number: libc::c_int| {
+            // SAFETY: a non-negative result of these calls is a new descriptor that nobody else owns.
+            checked(number).map(|number| unsafe { OwnedFd::from_raw_fd(number) })
+        };
+        // SAFETY: the descriptor is open; the argument is a number.
+        let vm = fd(unsafe { libc::ioctl(kvm.as_raw_fd(), KVM_CREATE_VM, 0) })?;
+        let page = 4096;
+        let mut memory = vec![0; GUEST_BYTES + page];
+        // Memory of a guest begins on a page.
+        let at = memory.as_ptr().align_offset(page);
+        memory[at + GUEST_START..][..GUEST_CODE.len()].copy_from_slice(&GUEST_CODE);
+        let address = memory[at..].as_ptr() as u64;
+        let region =
+            MemoryRegion { slot: 0, flags: 0, guest_address: GUEST_BASE, bytes: GUEST_BYTES as u64, address };
+        // SAFETY: `region` is what this call reads; the memory that it names lives as long as the VM.
+        checked(unsafe { libc::ioctl(vm.as_raw_fd(), KVM_SET_USER_MEMORY_REGION, &region) })?;
+        // SAFETY: the descriptor is open; the argument is a number.
+        let vcpu = fd(unsafe { libc::ioctl(vm.as_raw_fd(), KVM_CREATE_VCPU, 0) })?;
+        // SAFETY: the descriptor is open; the argument is a number.
+        let bytes = checked(unsafe { libc::ioctl(kvm.as_raw_fd(), KVM_GET_VCPU_MMAP_SIZE, 0) })?;
+        // SAFETY: a new mapping of the vCPU's page, as long as KVM says.
+        let run = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                vcpu.as_raw_fd(),
+                0,
+            )
+        };
+        if run == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { vcpu, run: run.cast(), _vm: vm, _memory: memory })
+    }
+
+    /// Runs the vCPU once.
+    ///
+    /// # Errors
+    /// KVM refuses, or the vCPU did not halt.
+    pub fn run(&mut self) -> io::Result<()> {
+        // SAFETY: the descriptor is open; the argument is a number.
+        checked(unsafe { libc::ioctl(self.vcpu.as_raw_fd(), KVM_RUN, 0) })?;
+        // SAFETY: the page is mapped as long as the process lives; KVM writes it during the call above only.
+        let reason = unsafe { ptr::addr_of!((*self.run).exit_reason).read_volatile() };
+        if reason == KVM_EXIT_HLT {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!("the vCPU left the guest for reason {reason} of KVM")))
+        }
+    }
+}
+
+fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 #[cfg(test)]

@@ -151,6 +151,9 @@ impl Session {
         };
         // Before limits and background work are in place.
         let speed = if experiment.timed {
+            for name in guests.iter().map(String::as_str).chain([SELF]) {
+                speed::settle_work(&mut machine.link, name)?;
+            }
             speed::measure(&mut machine.link, experiment.target())?
         } else {
             Speed::default()
@@ -404,7 +407,9 @@ fn initrd(parts: &Parts, images: &Images, work: &Path, experiment: &Experiment) 
     let overlay = work.join("overlay.cpio");
     image::overlay(&overlay, |peer| experiment.uses(peer))?;
     let own = work.join("kernel.cpio");
-    image::kernel(&own, &parts.kernel, experiment.mode == Mode::Nested)?;
+    // With KVM, which a single host under test may load itself.
+    let is_host = experiment.mode == Mode::Nested || experiment.under_test.as_deref() == Some(SELF);
+    image::kernel(&own, &parts.kernel, is_host)?;
     let initrd = work.join("host.cpio");
     if experiment.mode == Mode::Single {
         image::concatenate(&initrd, &[&images.guest, &own, &overlay])?;

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
+use tandem_agent::Op;
 
 const KIT: &str = "tandem-kit";
 /// Short, since every boot does it; one thread that counts loops.
@@ -24,6 +25,22 @@ pub struct Speed {
     pub tested_mwork_per_s: Option<f64>,
 }
 
+/// Environment variable from which tandem-kit takes how many iterations of work are a microsecond (its `--iters-per-us`).
+const ITERS_PER_US: &str = "TANDEM_ITERS_PER_US";
+const CALIBRATE: [&str; 2] = [KIT, "calibrate"];
+
+/// Programs of a machine that do work of a certain length do as much of it from now on as takes so long there while nothing disturbs it:
+/// the same under every scheduler, beside whatever contention there is when they start.
+pub fn settle_work(link: &mut Link, machine: &str) -> Result<(), LabError> {
+    let argv = CALIBRATE.map(str::to_string);
+    let output = link.exec(machine, &argv, TIMEOUT)?;
+    let Some(rate) = number_in(&output.stdout, "iters_per_us") else {
+        return Err(LabError::Rig(format!("calibrating the work of {machine}: {}", output.stderr.trim())));
+    };
+    link.ask(machine, Op::SetEnv { name: ITERS_PER_US.into(), value: rate.to_string() }, TIMEOUT)?;
+    Ok(())
+}
+
 /// Measures both, with `target` as the machine under test. There must be no contention yet.
 pub fn measure(link: &mut Link, target: &str) -> Result<Speed, LabError> {
     let argv: Vec<String> = std::iter::once(KIT).chain(ARGS).map(str::to_string).collect();
@@ -36,9 +53,11 @@ pub fn measure(link: &mut Link, target: &str) -> Result<Speed, LabError> {
 }
 
 fn mwork_per_s(report: &str) -> Option<f64> {
-    let report: Value = serde_json::from_str(report.trim()).ok()?;
-    let speed = report.get("work_per_s")?.as_f64()?;
-    Some((speed / 1e5).round() / 10.0)
+    number_in(report, "work_per_s").map(|speed| (speed / 1e5).round() / 10.0)
+}
+
+fn number_in(report: &str, key: &str) -> Option<f64> {
+    serde_json::from_str::<Value>(report.trim()).ok()?.get(key)?.as_f64()
 }
 
 #[cfg(test)]
