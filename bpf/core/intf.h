@@ -132,6 +132,7 @@ struct cpu_state {
 	u32 let_go;		/* the same of unthrottle(), which a timer may run and a tick may interrupt */
 	u32 stayed;		/* tasks that stay throttled in that loop */
 	u32 scan_from;		/* where the next scan of other CPUs begins (bpf/core/look.bpf.h) */
+	u32 walk_at[NR_QUEUE_CLASSES];	/* CPU plus 1 at which its last walk over CPUs with waiting tasks ended without success; 0: it saw all */
 	u64 move_slice_ns;
 	u64 move_key;
 	u64 move_queue;

@@ -137,4 +137,22 @@ COLD s32 next_waiting(u32 cpu, u32 at, bool gone)
 	return -1;
 }
 
+/*
+ * Where a walk of this CPU over those at which tasks may wait begins: where its last one for tasks of this class ended, because many may
+ * have only tasks that must not run here, or none of that class.
+ */
+static __always_inline s32 walk_begins(struct cpu_state *own, u32 class, s32 cpu)
+{
+	u32 at = own->walk_at[class];
+
+	own->walk_at[class] = 0;
+	return at ? (s32)at - 1 : cpu;
+}
+
+/* It has visited MAX_LOOK of them without success, and this one last. */
+static __always_inline void walk_ends(struct cpu_state *own, u32 class, s32 at)
+{
+	own->walk_at[class] = at + 1;
+}
+
 #endif

@@ -49,16 +49,22 @@ COLD bool take_best_effort_from(s32 cpu, s32 from)
 
 COLD bool take_best_effort(s32 cpu)
 {
-	s32 at = cpu;
-	u32 i;
+	struct cpu_state *own = cpu_state(cpu);
+	u32 i, class = class_index(CLASS_BEST_EFFORT);
+	s32 from, at;
 
+	if (!own)
+		return false;
+	from = walk_begins(own, class, cpu);
+	at = from;
 	bpf_for(i, 0, MAX_LOOK) {
-		at = next_waiting(cpu, at, false);
+		at = next_waiting(from, at, false);
 		if (at < 0)
-			break;
-		if (take_best_effort_from(cpu, at))
+			return false;
+		if (at != cpu && take_best_effort_from(cpu, at))
 			return true;
 	}
+	walk_ends(own, class, at);
 	return false;
 }
 

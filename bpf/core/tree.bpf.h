@@ -51,8 +51,11 @@ static __always_inline s32 tree_add(struct cgroup *cgrp, struct scx_cgroup_init_
 		return 0;
 	/* A number that is used again still has its throttled queue. */
 	err = scx_bpf_create_dsq(throttle_queue_of(group), -1);
-	if (err && err != -EEXIST)
-		return err;
+	if (err && err != -EEXIST) {
+		/* No memory. An error would keep somebody from creating a cgroup: its tasks count as the root's own instead. */
+		group_remove(id);
+		return 0;
+	}
 	side_group_added(g, group_state(g->parent));
 	tree_set_weight(group, args->weight);
 	if (bpf_core_field_exists(args->bw_quota_us))

@@ -109,18 +109,21 @@ COLD bool pull_from(s32 cpu, s32 from, bool far)
 COLD bool take_normal_at(s32 cpu, bool far)
 {
 	struct cpu_state *own = cpu_state(cpu);
-	s32 at = cpu;
-	u32 i;
+	u32 i, class = class_index(CLASS_NORMAL);
+	s32 from, at;
 
 	if (!own || own->side.bans)
 		return false;
+	from = walk_begins(own, class, cpu);
+	at = from;
 	bpf_for(i, 0, MAX_LOOK) {
-		at = next_waiting(cpu, at, false);
+		at = next_waiting(from, at, false);
 		if (at < 0)
-			break;
-		if (pull_from(cpu, at, far))
+			return false;
+		if (at != cpu && pull_from(cpu, at, far))
 			return true;
 	}
+	walk_ends(own, class, at);
 	return false;
 }
 

@@ -103,23 +103,21 @@ COLD bool pull_from(s32 cpu, s32 from, bool far)
 COLD bool pull_normal(s32 cpu, bool far)
 {
 	struct cpu_state *own = cpu_state(cpu);
+	u32 i, class = class_index(CLASS_NORMAL);
 	s32 from, at;
-	u32 i;
 
 	if (!own)
 		return false;
-	/* Where the last scan ended: many may have only tasks that must not run here. */
-	from = own->side.scan_at ? (s32)own->side.scan_at - 1 : cpu;
+	from = walk_begins(own, class, cpu);
 	at = from;
-	own->side.scan_at = 0;
 	bpf_for(i, 0, MAX_LOOK) {
 		at = next_waiting(from, at, false);
 		if (at < 0)
 			return false;
-		if (pull_from(cpu, at, far))
+		if (at != cpu && pull_from(cpu, at, far))
 			return true;
 	}
-	own->side.scan_at = at + 1;
+	walk_ends(own, class, at);
 	return false;
 }
 

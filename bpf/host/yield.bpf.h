@@ -58,6 +58,9 @@ bool BPF_STRUCT_OPS(host_yield, struct task_struct *from, struct task_struct *to
 		return false;
 	if (is_far_ahead(t, c, now) || is_far_ahead(target, there, now))
 		return false;
+	/* The next dispatch here is claimed already, and that claim is kept. */
+	if (c->side.yield_to)
+		return false;
 	/* Another one has yielded to it already. */
 	claimed = target->side.yield_cpu >= 0 ? cpu_state(target->side.yield_cpu) : NULL;
 	if (claimed && claimed->side.yield_to == to->pid)
