@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Raised whenever the content of base images changes.
-const LAYOUT: u32 = 4;
+const LAYOUT: u32 = 5;
 const BUSYBOX: &str = "/usr/bin/busybox";
 /// Commands that scripts of experiments may use.
 const APPLETS: &str = "[ awk basename cat chmod chrt cmp cp cut date dd dirname dmesg echo env expr false find free \
     grep head id ifconfig insmod kill killall ln ls lsmod mkdir mkfifo mount mv nice nproc pgrep pidof ping pkill ps pwd readlink \
-    renice rm sed seq setsid sh sleep sort stat sync tail taskset tee test time timeout top touch tr true umount \
+    renice rm rmmod sed seq setsid sh sleep sort stat sync tail taskset tee test time timeout top touch tr true umount \
     uname uniq uptime usleep wc which xargs";
 const PROGRAMS: &[&str] = &[
     "usr/bin/hackbench",
