@@ -15,7 +15,7 @@
 /* The host side's part of a pCPU's record. */
 struct side_cpu {
 	s32 yield_to;		/* task that runs next here, because the current one yielded to it; 0: none */
-	u32 scan_at;		/* pCPU plus 1 at which its last search for waiting tasks ended without success; 0: it has seen all */
+	u32 unused;
 	u64 yield_ns;		/* for how long it may: what is left of the current one's request; for the task whose yield_cpu is this one */
 	u64 away_since_ns;	/* a higher class has this pCPU since then; 0: none has */
 	u64 share_at_ns;	/* when `share` was last updated */
@@ -32,7 +32,7 @@ struct side_task {
 	s32 yield_cpu;		/* pCPU whose time was given to it by a directed yield; -1: none */
 	u32 safe;		/* limits_generation: it is where it holds no kernel lock, and may be throttled */
 	u32 on_debt;		/* it goes on without quota */
-	u32 unused;
+	u32 elsewhere;		/* switches to it since KVM last said that it runs its vCPU */
 };
 
 /* The host side's part of a cgroup's record. */

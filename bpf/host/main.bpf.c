@@ -210,6 +210,7 @@ void BPF_STRUCT_OPS(host_running, struct task_struct *p)
 	if (!t || !c)
 		return;
 	side_cpu_back(c, now);
+	looks_for_vcpu(t, c);
 	turn_begins(p, t, c, cpu, now);
 	turn_lasts(p, t, c, cpu, now);
 	yield_served(p, t, c, cpu, now);

@@ -18,8 +18,8 @@
 #include "vm.bpf.h"
 #include "../core/quota.bpf.h"
 
-/* enum safe_points, as found by the daemon. 0: vCPUs are throttled anywhere. */
-const volatile u32 safe_points;
+/* enum safe_points, as found by the daemon (written by it). 0: vCPUs are throttled anywhere. */
+u32 safe_points;
 
 /*
  * The current thread holds no kernel lock from now on, or may hold one again. Where no group has a quota nobody asks, and exits are

@@ -8,13 +8,6 @@
 #include "../core/fair.bpf.h"
 #include "../core/side.bpf.h"
 
-/*
- * The deadline of a thread that is no vCPU (the emulator's, vhost's, ssh, libvirtd) is no further away than this, ns of virtual time. It is
- * earlier than that of a vCPU that was queued at the same time: within its weight such a thread is served first. Its request is as long
- * as any other's, since several of them on one pCPU would only take it from each other.
- */
-#define OTHER_DEADLINE_NS (700 * NSEC_PER_USEC_)
-
 /* What higher classes leave of this pCPU, at this moment. */
 static __always_inline u32 share_now(const struct cpu_state *c, u64 now)
 {

@@ -9,6 +9,13 @@
 #include "records.bpf.h"
 #include "kvm.bpf.h"
 
+/*
+ * The deadline of a thread that is no vCPU (the emulator's, vhost's, ssh, libvirtd) is no further away than this, ns of virtual time. It is
+ * earlier than that of a vCPU that was queued at the same time: within its weight such a thread is served first. Its request is as long
+ * as any other's, since several of them on one pCPU would only take it from each other.
+ */
+#define OTHER_DEADLINE_NS (700 * NSEC_PER_USEC_)
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_VMS);
@@ -176,6 +183,7 @@ static __always_inline void leaves_vm(struct task_state *t)
 
 	leave_place(t);
 	t->side.vm = 0;
+	t->side.elsewhere = 0;
 	if (vm)
 		__sync_fetch_and_sub(&vm->vcpus, 1);
 }
@@ -236,14 +244,21 @@ static __always_inline struct task_state *current_state(void)
 	return task_state((struct task_struct *)bpf_get_current_task_btf());
 }
 
+/* The current thread, in KVM's run function, runs this vCPU. Another VM's vCPU may have had the same address. */
+static __always_inline void runs_this(struct task_state *t, u64 vcpu)
+{
+	t->side.elsewhere = 0;
+	if (t->side.vcpu != vcpu || !is_vcpu(t))
+		becomes_vcpu((void *)vcpu);
+}
+
 SEC("?fentry/kvm_arch_vcpu_ioctl_run")
 int BPF_PROG(host_vcpu_runs, void *vcpu)
 {
 	struct task_state *t = current_state();
 
-	/* Another VM's vCPU may have the same address. */
-	if (t && (t->side.vcpu != (u64)vcpu || !is_vcpu(t)))
-		becomes_vcpu(vcpu);
+	if (t)
+		runs_this(t, (u64)vcpu);
 	return 0;
 }
 
@@ -252,15 +267,29 @@ SEC("?fentry/kvm_sched_in")
 int host_vcpu_comes(u64 *ctx)
 {
 	struct task_state *t = current_state();
-	u64 notifier = 0, vcpu;
+	u64 notifier = 0;
 
 	/* As a number: the verifier takes no steps back from a pointer. */
-	if (!t || bpf_get_func_arg(ctx, 0, &notifier))
-		return 0;
-	vcpu = notifier - kvm_notifier_offset();
-	if (t->side.vcpu != vcpu || !is_vcpu(t))
-		becomes_vcpu((void *)vcpu);
+	if (t && !bpf_get_func_arg(ctx, 0, &notifier))
+		runs_this(t, notifier - kvm_notifier_offset());
 	return 0;
+}
+
+/* host_vcpu_comes() is attached (written by the daemon). */
+u32 sees_vcpus_come;
+
+/* Switches to a vCPU's thread outside of KVM after which it is a thread like any other. One that emulates a device sleeps a few times. */
+#define ELSEWHERE_MAX 64
+
+/* A thread is switched in. KVM says right afterwards that it runs its vCPU, unless it does something else by now. */
+static __always_inline void looks_for_vcpu(struct task_state *t, const struct cpu_state *c)
+{
+	if (!t->side.vm || !sees_vcpus_come || ++t->side.elsewhere <= ELSEWHERE_MAX)
+		return;
+	leaves_vm(t);
+	t->side.vcpu = 0;
+	if (!t->custom)
+		t->base_ns = min_u64(OTHER_DEADLINE_NS, c->base_request_ns);
 }
 
 SEC("?fentry/kvm_arch_destroy_vm")

@@ -27,7 +27,7 @@ void sim_set_up(u32 cpu_ids, bool page, u64 request_ns, bool timers, u64 watchdo
 	*(volatile u64 *)&base_request_ns = request_ns;
 	*(volatile bool *)&slice_timers_enabled = timers;
 	*(volatile u64 *)&watchdog_ns = watchdog;
-	*(volatile u32 *)&safe_points = SAFE_BEFORE_ENTRY | SAFE_AFTER_EXIT;
+	safe_points = SAFE_BEFORE_ENTRY | SAFE_AFTER_EXIT;
 	nr_llcs = llcs;
 }
 

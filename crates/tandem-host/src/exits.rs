@@ -1,4 +1,5 @@
-//! The scheduler's hooks on exits: attached only while they tell anything, because each exit costs something then.
+//! The scheduler's hooks in KVM: which of them are attached. Those on exits are only while they tell anything, because each exit costs
+//! something then.
 
 use crate::hooks::{Hook, Kernel, OF_THE_SCHEDULER};
 use crate::observe::kvm_is_there;
@@ -16,6 +17,15 @@ pub(crate) struct Hooks {
     pub(crate) kvm: bool,
 }
 
+/// Programs of the hooks that tell where a vCPU out of quota can stop.
+const OF_SAFE_POINTS: [&str; 6] = [
+    "host_work_begins",
+    "host_block_begins",
+    "host_vcpu_exits",
+    "host_handles_vmx",
+    "host_handles_svm",
+    "host_handles_tdx",
+];
 /// Where the handling of an exit begins, by processor.
 const HANDLERS: [&str; 2] = ["host_handles_vmx", "host_handles_svm"];
 
@@ -28,6 +38,47 @@ impl Hooks {
             log::warn!("KVM cannot be traced on this kernel: vCPUs are scheduled as any other thread (tandem doctor)");
         }
         Self { there, kvm }
+    }
+
+    /// Attaches them, after the scheduler: a task has no record before. What the kernel refuses to attach counts as missing from then on. `refuse`: as if it
+    /// refused all that can be done without.
+    pub(crate) fn attach(&mut self, skel: &mut HostSkel<'_>, refuse: bool) {
+        let needed = self.has("host_vcpu_runs").then(|| attach_needed(skel));
+        if let Some(Err(error)) = needed {
+            log::warn!("vCPUs are scheduled as any other thread, because KVM cannot be traced: {error}");
+            (skel.links.host_vcpu_runs, skel.links.host_vm_ends) = (None, None);
+            self.there.clear();
+        }
+        let refused = || libbpf_rs::Error::from(std::io::Error::other("refused, to test that"));
+        let mut comes = false;
+        if self.has("host_vcpu_comes") {
+            let attached = if refuse { Err(refused()) } else { skel.progs.host_vcpu_comes.attach() };
+            match attached {
+                Ok(link) => {
+                    skel.links.host_vcpu_comes = Some(link);
+                    comes = true;
+                }
+                Err(error) => {
+                    log::warn!(
+                        "vCPUs that were there before are known when they next need their VMM: {error}"
+                    );
+                    self.there.retain(|hook| hook.program != "host_vcpu_comes");
+                }
+            }
+        }
+        let safe = if refuse { Err(refused()) } else { attach_safe_points(skel, self) };
+        if let Err(error) = safe {
+            detach(skel);
+            (skel.links.host_work_begins, skel.links.host_work_ends) = (None, None);
+            if self.safe_points() != 0 {
+                log::warn!("KVM's way through the kernel cannot be followed: {error}");
+            }
+            self.there.retain(|hook| !OF_SAFE_POINTS.contains(&hook.program));
+        }
+        if let Some(bss) = skel.maps.bss_data.as_mut() {
+            bss.sees_vcpus_come = u32::from(comes);
+            bss.safe_points = self.safe_points();
+        }
     }
 
     /// Can this program be attached?
@@ -123,6 +174,21 @@ impl Exits {
         }
         self.now = wish;
     }
+}
+
+fn attach_needed(skel: &mut HostSkel<'_>) -> libbpf_rs::Result<()> {
+    skel.links.host_vm_ends = Some(skel.progs.host_vm_ends.attach()?);
+    skel.links.host_vcpu_runs = Some(skel.progs.host_vcpu_runs.attach()?);
+    Ok(())
+}
+
+/// All that tell where a vCPU out of quota can stop. What takes marks away comes first.
+fn attach_safe_points(skel: &mut HostSkel<'_>, hooks: &Hooks) -> libbpf_rs::Result<()> {
+    if hooks.has("host_work_begins") {
+        skel.links.host_work_ends = Some(skel.progs.host_work_ends.attach()?);
+        skel.links.host_work_begins = Some(skel.progs.host_work_begins.attach()?);
+    }
+    attach(skel, hooks)
 }
 
 /// What takes marks away comes first: a mark that nobody takes away would be believed.

@@ -2,7 +2,7 @@
 
 use crate::error::HostError;
 use crate::figures::{Snapshot, Taker, Thread};
-use crate::hooks::{Hook, Kernel};
+use crate::hooks::{Hook, Kernel, HOOKS};
 use crate::sys;
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -42,7 +42,7 @@ impl<'a> Observer<'a> {
         if !kvm_is_there(root) {
             return Err(HostError::NoKvm);
         }
-        let missing = Kernel::under(root).missing();
+        let mut missing = Kernel::under(root).missing();
         if let Some(hook) = missing.iter().find(|hook| hook.needed) {
             return Err(HostError::NoHook(hook.name));
         }
@@ -60,8 +60,17 @@ impl<'a> Observer<'a> {
         let mut skel = open.load().map_err(HostError::Load)?;
         let mut links = Vec::new();
         for program in skel.object_mut().progs_mut() {
-            if !missing.iter().any(|hook| program.name() == hook.program) {
-                links.push(program.attach().map_err(HostError::Load)?);
+            let is_its = |hook: &&Hook| program.name() == hook.program;
+            if missing.iter().copied().any(|hook| is_its(&hook)) {
+                continue;
+            }
+            match (program.attach(), HOOKS.iter().find(is_its)) {
+                (Ok(link), _) => links.push(link),
+                (Err(error), Some(hook)) if !hook.needed => {
+                    log::warn!("{} cannot be traced, which would tell {}: {error}", hook.name, hook.tells);
+                    missing.push(hook);
+                }
+                (Err(error), _) => return Err(HostError::Load(error)),
             }
         }
         Ok(Self { skel, links, missing, cost })

@@ -14,6 +14,8 @@ pub enum Fault {
     NoRelease,
     /// Directed yields are not answered, as by a scheduler without `ops.yield()`.
     NoYield,
+    /// The kernel refuses to attach to the places in KVM that can be done without.
+    NoHooks,
 }
 
 /// Settings of the host scheduler.

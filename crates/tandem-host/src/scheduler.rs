@@ -183,12 +183,13 @@ impl<'a, 'o> Running<'a, 'o> {
     fn start(host: &'a mut Host<'o>, storage: &'a mut MaybeUninit<OpenObject>) -> Result<Self, HostError> {
         let nr_cpus = kernel_cpu_list("possible")?.last().map_or(1, |last| last + 1);
         let online = kernel_cpu_list("online")?;
-        let hooks = Hooks::find();
+        let mut hooks = Hooks::find();
         if hooks.kvm {
             host.start_watching();
         }
         let mut skel = load(host.options, &hooks, nr_cpus, &online, storage).map_err(DaemonError::Load)?;
         let link = scx_ops_attach!(skel, tandem_host).map_err(DaemonError::Load)?;
+        hooks.attach(&mut skel, host.options.fault == Fault::NoHooks);
         log::info!(
             "tandem host scheduler loaded on {} of {nr_cpus} possible CPUs{}",
             online.len(),
@@ -424,7 +425,6 @@ fn load<'a>(
         rodata.cgroups_enabled = !options.ignore_cgroups;
         rodata.slice_timers_enabled = options.slice_timers;
         rodata.base_request_ns = options.slice_us * 1000;
-        rodata.safe_points = hooks.safe_points();
         rodata.watchdog_ns = u64::from(open.struct_ops.tandem_host().timeout_ms) * 1_000_000;
     }
     open.maps.cpus.set_max_entries(cpu_ids)?;
@@ -435,6 +435,7 @@ fn load<'a>(
         let name = program.name().to_string_lossy().into_owned();
         if hooks.has(&name) {
             program.set_autoload(true);
+            program.set_autoattach(false);
         }
     }
     let views = KernelView::read(SYSFS_CPU.as_ref(), online).caches;

@@ -158,6 +158,7 @@ enum FaultArg {
     None,
     NoRelease,
     NoYield,
+    NoHooks,
 }
 
 fn of_a_vm(text: &str) -> Result<(String, VmSetting), String> {
@@ -267,6 +268,7 @@ impl HostCmd {
                 FaultArg::None => Fault::None,
                 FaultArg::NoRelease => Fault::NoRelease,
                 FaultArg::NoYield => Fault::NoYield,
+                FaultArg::NoHooks => Fault::NoHooks,
             },
         };
         scheduler::serve(&options)?;
