@@ -192,6 +192,9 @@ fn a_vm_has_what_its_quota_says() {
     m.run(10 * S, MOST).unwrap();
     let part = ran(&m, &vm) / (10 * S) as f64 / 0.5;
     assert!((part - 1.0).abs() < 0.03, "{part} of its quota");
+    let mut counter = |name| m.worlds[0].policy.as_mut().and_then(|policy| policy.counter(name)).unwrap();
+    assert!(counter(c"throttled") > 50);
+    assert_eq!(counter(c"on_debt"), 0, "it stops where it holds no lock");
 }
 
 /// Part of the time for which two siblings are on one pCPU while another would be as good: two VMs with as many vCPUs as there are pCPUs.

@@ -14,7 +14,7 @@ use crate::queue::Ns;
 use image::Image;
 use maps::{Kind, Map, Shape};
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{c_char, c_void, CStr};
 use std::ptr;
 use tandem_bpf::native::{Side, GUEST, HOST};
@@ -100,6 +100,8 @@ struct State {
     tasks: Vec<TaskMemory>,
     idle_tasks: Vec<TaskMemory>,
     by_pid: HashMap<i32, usize>,
+    /// Tasks that run a vCPU.
+    vcpus: BTreeSet<usize>,
     cgroups: Vec<Box<[u64]>>,
     pages: Vec<Box<[u64]>>,
     timers: Vec<Timer>,
@@ -213,6 +215,7 @@ impl Policy {
             tasks: Vec::new(),
             idle_tasks: (0..cpus).map(|_| TaskMemory::new(usize::MAX, task_size)).collect(),
             by_pid: HashMap::new(),
+            vcpus: BTreeSet::new(),
             cgroups: Vec::new(),
             pages: (0..cpus).map(|_| vec![0; page_size.div_ceil(8)].into_boxed_slice()).collect(),
             timers: Vec::new(),
@@ -426,6 +429,20 @@ impl Policy {
             unsafe { function::<extern "C" fn(Task, u64, u64, u32)>(&self.image, "sim_runs_vcpu") }
         {
             self.with(0, |_| runs(pointer, vm, vcpu, vm as u32));
+            self.state.vcpus.insert(task);
+        }
+    }
+
+    /// A vCPU's thread that is about to be asked for its pCPU, or to be queued: it has just left its guest for an interrupt, or was
+    /// halted, and holds no lock of the kernel.
+    fn is_at_a_safe_point(&mut self, task: usize) {
+        if !self.state.vcpus.contains(&task) {
+            return;
+        }
+        let pointer = self.task(task);
+        // SAFETY: the type is that in native/host.c, and the pointer is that of a task.
+        if let Ok(set) = unsafe { function::<extern "C" fn(Task, bool)>(&self.image, "sim_set_safe") } {
+            self.with(0, |_| set(pointer, true));
         }
     }
 
@@ -490,11 +507,15 @@ impl Policy {
 
     /// `ops.enqueue()`.
     pub fn enqueue(&mut self, here: usize, task: usize, flags: u64) {
+        self.is_at_a_safe_point(task);
         self.call_task_flags(Op::Enqueue, here, task, flags);
     }
 
     /// `ops.dispatch()`; prev is the current task, if the policy schedules it.
     pub fn dispatch(&mut self, cpu: usize, prev: Option<usize>) {
+        if let Some(prev) = prev {
+            self.is_at_a_safe_point(prev);
+        }
         let prev = prev.map_or(ptr::null_mut(), |task| self.task(task));
         self.state.kernel.dispatching = Some(cpu);
         self.with(cpu, |ops| {
@@ -558,6 +579,7 @@ impl Policy {
 
     /// `ops.tick()`.
     pub fn tick(&mut self, cpu: usize, task: usize) {
+        self.is_at_a_safe_point(task);
         self.call_task(Op::Tick, cpu, task);
     }
 
