@@ -14,6 +14,8 @@ use std::time::Duration;
 const DECISION: &str = "_running";
 /// Prefix of our callbacks that are the same on either side.
 const CORE: &str = "core_";
+/// Prefix of the observer's programs.
+const OBSERVER: &str = "observe_";
 /// The kernel keeps this many characters of a program's name.
 const KEPT: usize = 15;
 
@@ -26,6 +28,8 @@ pub struct Cost {
     pub ns_per_decision: f64,
     /// Mean run time of each callback, nanoseconds.
     pub ns_per_call: BTreeMap<String, f64>,
+    /// Mean run time of each program on an event of the kernel or of KVM, nanoseconds, the observer's included.
+    pub ns_per_event: BTreeMap<String, f64>,
 }
 
 /// Reads the cost of the sched_ext scheduler that runs on this machine, whichever it is. The kernel does
@@ -39,35 +43,58 @@ pub struct Cost {
 pub fn read(over: Duration) -> Result<Cost, DaemonError> {
     let earlier = if over.is_zero() { BTreeMap::new() } else { snapshot() };
     std::thread::sleep(over);
-    let programs: Vec<(String, u64, u64)> = snapshot()
+    let (programs, on_events): (Vec<Program>, Vec<Program>) = snapshot()
         .into_iter()
-        .map(|(id, (name, count, time_ns))| {
-            let (count_before, time_before) = earlier.get(&id).map_or((0, 0), |(_, c, t)| (*c, *t));
-            (name, count.saturating_sub(count_before), time_ns.saturating_sub(time_before))
+        .map(|(id, mut program)| {
+            let before = earlier.get(&id);
+            program.runs = program.runs.saturating_sub(before.map_or(0, |before| before.runs));
+            program.time_ns = program.time_ns.saturating_sub(before.map_or(0, |before| before.time_ns));
+            program
         })
-        .filter(|(_, count, _)| *count > 0)
-        .collect();
+        .filter(|program| program.runs > 0)
+        .partition(|program| program.is_callback);
     let mut cost = Cost { rss_mib: daemon_rss_mib(), ..Cost::default() };
-    let found = programs.iter().find_map(|(name, count, _)| Some((prefix_of(name)?, *count)));
+    let found = programs.iter().find_map(|program| Some((prefix_of(&program.name)?, program.runs)));
     let (prefix, decisions) = found.ok_or(DaemonError::NoStatistics)?;
+    let is_its = |program: &&Program| program.name.starts_with(prefix) || program.name.starts_with(CORE);
     let mut total_ns = 0;
-    for (name, count, time_ns) in
-        programs.iter().filter(|(name, ..)| name.starts_with(prefix) || name.starts_with(CORE))
-    {
-        total_ns += time_ns;
-        cost.ns_per_call.insert(name.clone(), *time_ns as f64 / *count as f64);
+    for program in programs.iter().filter(is_its) {
+        total_ns += program.time_ns;
+        cost.ns_per_call.insert(program.name.clone(), program.mean_ns());
     }
     cost.ns_per_decision = total_ns as f64 / decisions as f64;
+    let on_events = on_events.iter().filter(|program| is_its(program) || program.name.starts_with(OBSERVER));
+    cost.ns_per_event = on_events.map(|program| (program.name.clone(), program.mean_ns())).collect();
     Ok(cost)
 }
 
-/// Name, runs and run time of each callback, by program id.
-fn snapshot() -> BTreeMap<u32, (String, u64, u64)> {
+/// A BPF program, and what it has cost.
+struct Program {
+    name: String,
+    runs: u64,
+    time_ns: u64,
+    /// Of sched_ext; otherwise it hangs on an event.
+    is_callback: bool,
+}
+
+impl Program {
+    fn mean_ns(&self) -> f64 {
+        self.time_ns as f64 / self.runs as f64
+    }
+}
+
+/// Each callback, and each program on an event, by its id.
+fn snapshot() -> BTreeMap<u32, Program> {
     ProgInfoIter::default()
-        .filter(|program| program.ty == ProgramType::StructOps)
+        .filter(|program| matches!(program.ty, ProgramType::StructOps | ProgramType::Tracing))
         .map(|program| {
-            let name = program.name.to_string_lossy().into_owned();
-            (program.id, (name, program.run_cnt, program.run_time_ns))
+            let one = Program {
+                name: program.name.to_string_lossy().into_owned(),
+                runs: program.run_cnt,
+                time_ns: program.run_time_ns,
+                is_callback: program.ty == ProgramType::StructOps,
+            };
+            (program.id, one)
         })
         .collect()
 }
