@@ -41,7 +41,7 @@ bench: build ## Compare with other schedulers (built from the registry; SCX_CHEC
 	$(TANDEM) lab run bench --json $(TARGET)/tandem/bench.json
 	$(TANDEM) lab run bench-cost --json $(TARGET)/tandem/bench-cost.json
 
-soak: build ## Long: ten minutes each of the tortures that make test does for 25 seconds, alone and on a host with VMs, 100,000 interleavings of each kind, 100 boots and kills of VMs
+soak: build ## Long: ten minutes each of the tortures that make test does for 25 seconds, alone and on a host with VMs, 100,000 interleavings of each kind, 100 boots and kills of VMs under 50 loads
 	$(TANDEM) sim explore --runs 100000
 	@mkdir -p $(TARGET)/tandem
 	@set -e; for kind in alone host; do scripts/torture.sh $$kind 600 > $(TARGET)/tandem/soak-$$kind.toml; $(TANDEM) lab run $(TARGET)/tandem/soak-$$kind.toml; done

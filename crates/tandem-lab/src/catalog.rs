@@ -93,6 +93,8 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "host-quota",
     "host-quota-libvirt",
     "host-barrier",
+    "host-apart",
+    "host-poll",
     "host-echo",
     "host-io",
     "host-start",
