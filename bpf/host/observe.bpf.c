@@ -6,14 +6,14 @@
  * call tells which thread runs which vCPU (whatever the VMM, and whatever it calls its threads); the scheduler's tracepoints tell
  * when each ran, waited and slept; KVM's interrupt controller tells when there was something to answer.
  *
- *   who         kvm_arch_vcpu_ioctl_run() and kvm_exit: the current thread runs this vCPU of this VM; threads of the same process
- *               are its emulator's; kernel threads named vhost-PID are those of its devices
+ *   who         kvm_arch_vcpu_ioctl_run(), kvm_sched_in() and kvm_exit: the current thread runs this vCPU of this VM; threads of the same
+ *               process are its emulator's; kernel threads named vhost-PID are those of its devices
  *   ran         sched_switch
  *   was ready   from sched_wakeup, or from a switch away from it while it was runnable, until it runs (what the kernel counts
  *               as run delay, /proc/PID/schedstat; VMware's CPU ready)
  *   instead     each CPU remembers its last switches; who ran there during a wait is read off these
  *   answered    from the first interrupt that __apic_accept_irq() accepts for a vCPU which does not run until that runs
- *   left        kvm_exit, by class of reason
+ *   left        kvm_exit, by class of reason; the dearest of all, since exits are frequent, and attached only where somebody reads it
  *
  * This is a program of its own. It needs no sched_ext and works beside any scheduler, so that one instrument measures all of them.
  *
@@ -84,7 +84,7 @@ struct cpu_record {
 	u32 next;		/* the oldest stretch; the newest is the one before it */
 	struct stretch stretches[TAKEN_RUNS];
 	u32 of_vm;		/* the current task belongs to a VM */
-	u64 vcpu;		/* that the current task runs; 0: none, or it has not left its guest yet */
+	u64 vcpu;		/* that the current task runs; 0: none, or it is not known yet */
 	u32 exits[NR_EXIT_CLASSES];	/* of this vCPU, not yet in its record: there are too many of them to look that up each time */
 	u64 booked_at;		/* jiffies when they were last put there */
 };
@@ -367,6 +367,7 @@ int BPF_PROG(observe_switch, bool preempt, struct task_struct *prev, struct task
 	r = record_of(next, now);
 	c->of_vm = r != NULL;
 	if (r) {
+		c->vcpu = r->vcpu;
 		/* Before its own stretch begins: that is no part of what it waited for. */
 		s->from_ns = now;
 		s->by = r->tgid;
@@ -441,6 +442,23 @@ static __always_inline struct thread_record *runs_vcpu(struct kvm_vcpu___tandem 
 	if (c)
 		c->of_vm = 1;
 	return r;
+}
+
+/* A vCPU is switched in. One that was running or asleep before this was loaded may not need its VMM for hours. */
+SEC("fentry/kvm_sched_in")
+int observe_comes(u64 *ctx)
+{
+	u64 notifier = 0, vcpu;
+	u32 zero = 0;
+	struct cpu_record *c = bpf_map_lookup_elem(&cpus, &zero);
+
+	/* As a number: the verifier takes no steps back from a pointer. */
+	if (!c || bpf_get_func_arg(ctx, 0, &notifier))
+		return 0;
+	vcpu = notifier - kvm_notifier_offset();
+	if (c->vcpu != vcpu && runs_vcpu((void *)vcpu))
+		c->vcpu = vcpu;
+	return 0;
 }
 
 /* A vCPU begins to run, for the first time or after the VMM had to do something for it. */

@@ -30,13 +30,20 @@ pub struct Hook {
 }
 
 /// Those of the observer.
-pub const HOOKS: [Hook; 5] = [
+pub const HOOKS: [Hook; 6] = [
     Hook {
         name: "kvm_arch_vcpu_ioctl_run",
         kind: Kind::Function,
         program: "observe_run",
         tells: "which thread runs which vCPU",
         needed: true,
+    },
+    Hook {
+        name: "kvm_sched_in",
+        kind: Kind::Function,
+        program: "observe_comes",
+        tells: "vCPUs that were there before, as long as they need no VMM",
+        needed: false,
     },
     Hook {
         name: "kvm_arch_vcpu_destroy",
@@ -56,7 +63,7 @@ pub const HOOKS: [Hook; 5] = [
         name: "kvm_exit",
         kind: Kind::Tracepoint,
         program: "observe_exit",
-        tells: "exits by reason, and steal as the guest reads it",
+        tells: "exits by reason",
         needed: false,
     },
     Hook {

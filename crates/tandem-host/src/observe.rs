@@ -13,6 +13,8 @@ use tandem_bpf::observe::{intf, ObserveSkel, ObserveSkelBuilder};
 use tandem_daemon::preflight::SystemPaths;
 use tandem_daemon::DaemonError;
 
+/// Program that looks at exits.
+const ON_EXITS: &str = "observe_exit";
 /// Names of its programs begin so.
 const PREFIX: &str = "observe_";
 
@@ -30,11 +32,16 @@ pub fn kvm_is_there(root: &Path) -> bool {
 }
 
 impl<'a> Observer<'a> {
-    /// Loads it, and begins to watch. `cost`: count what its programs cost, too, for which all programs are visited.
+    /// Loads it, and begins to watch. `exits`: count them, too, which costs more than all the rest. `cost`: count what its programs cost,
+    /// for which all programs are visited.
     ///
     /// # Errors
     /// KVM is not there, the kernel lacks what is needed, or refuses.
-    pub fn start(storage: &'a mut MaybeUninit<OpenObject>, cost: bool) -> Result<Self, HostError> {
+    pub fn start(
+        storage: &'a mut MaybeUninit<OpenObject>,
+        exits: bool,
+        cost: bool,
+    ) -> Result<Self, HostError> {
         let root = Path::new("/");
         if !SystemPaths::default().btf().exists() {
             return Err(DaemonError::NoBtf.into());
@@ -49,7 +56,7 @@ impl<'a> Observer<'a> {
         let mut open = ObserveSkelBuilder::default().open(storage).map_err(HostError::Load)?;
         for mut program in open.open_object_mut().progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
-            if missing.iter().any(|hook| hook.program == name) {
+            if missing.iter().any(|hook| hook.program == name) || (name == ON_EXITS && !exits) {
                 program.set_autoload(false);
             }
         }
@@ -61,7 +68,7 @@ impl<'a> Observer<'a> {
         let mut links = Vec::new();
         for program in skel.object_mut().progs_mut() {
             let is_its = |hook: &&Hook| program.name() == hook.program;
-            if missing.iter().copied().any(|hook| is_its(&hook)) {
+            if missing.iter().copied().any(|hook| is_its(&hook)) || (program.name() == ON_EXITS && !exits) {
                 continue;
             }
             match (program.attach(), HOOKS.iter().find(is_its)) {

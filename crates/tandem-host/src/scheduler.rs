@@ -119,7 +119,8 @@ impl Host<'_> {
     /// same.
     fn start_watching(&mut self) {
         let Some(storage) = self.for_the_watch.take() else { return };
-        match Watch::start(storage, false) {
+        // Only the metrics tell exits.
+        match Watch::start(storage, self.options.metrics.is_some(), false) {
             Ok(watch) => self.watch = Some(watch),
             Err(error) => log::warn!("the VMs are not observed: {error}"),
         }

@@ -17,12 +17,16 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Begins to watch; the first interval begins now. `cost`: tell what watching costs, too.
+    /// Begins to watch; the first interval begins now. `exits`: count exits, too; `cost`: tell what watching costs.
     ///
     /// # Errors
     /// KVM is not there, the kernel lacks what is needed, or refuses.
-    pub fn start(storage: &'a mut MaybeUninit<OpenObject>, cost: bool) -> Result<Self, HostError> {
-        let observer = Observer::start(storage, cost)?;
+    pub fn start(
+        storage: &'a mut MaybeUninit<OpenObject>,
+        exits: bool,
+        cost: bool,
+    ) -> Result<Self, HostError> {
+        let observer = Observer::start(storage, exits, cost)?;
         log::info!("observing by {} hooks", observer.hooks());
         Ok(Self { earlier: observer.snapshot()?, observer, labels: Labels::default() })
     }

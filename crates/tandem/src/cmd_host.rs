@@ -292,7 +292,7 @@ impl HostCmd {
             }
         }
         let mut storage = MaybeUninit::uninit();
-        let mut watch = Watch::start(&mut storage, true)?;
+        let mut watch = Watch::start(&mut storage, true, true)?;
         let mut next = Instant::now() + interval;
         let mut left = self.count;
         while left != Some(0) {
