@@ -40,8 +40,8 @@ impl Hooks {
         Self { there, kvm }
     }
 
-    /// Attaches them, after the scheduler: a task has no record before. What the kernel refuses to attach counts as missing from then on. `refuse`: as if it
-    /// refused all that can be done without.
+    /// Attaches them, after the scheduler: a task has no record before. What the kernel refuses to attach counts as missing from then
+    /// on. `refuse`: as if it refused all that can be done without.
     pub(crate) fn attach(&mut self, skel: &mut HostSkel<'_>, refuse: bool) {
         let needed = self.has("host_vcpu_runs").then(|| attach_needed(skel));
         if let Some(Err(error)) = needed {

@@ -53,10 +53,13 @@ impl<'a> Observer<'a> {
         if let Some(hook) = missing.iter().find(|hook| hook.needed) {
             return Err(HostError::NoHook(hook.name));
         }
+        let mut left_out: Vec<&str> = missing.iter().map(|hook| hook.program).collect();
+        if !exits {
+            left_out.push(ON_EXITS);
+        }
         let mut open = ObserveSkelBuilder::default().open(storage).map_err(HostError::Load)?;
         for mut program in open.open_object_mut().progs_mut() {
-            let name = program.name().to_string_lossy().into_owned();
-            if missing.iter().any(|hook| hook.program == name) || (name == ON_EXITS && !exits) {
+            if left_out.iter().any(|name| program.name() == *name) {
                 program.set_autoload(false);
             }
         }
@@ -67,11 +70,10 @@ impl<'a> Observer<'a> {
         let mut skel = open.load().map_err(HostError::Load)?;
         let mut links = Vec::new();
         for program in skel.object_mut().progs_mut() {
-            let is_its = |hook: &&Hook| program.name() == hook.program;
-            if missing.iter().copied().any(|hook| is_its(&hook)) || (program.name() == ON_EXITS && !exits) {
+            if left_out.iter().any(|name| program.name() == *name) {
                 continue;
             }
-            match (program.attach(), HOOKS.iter().find(is_its)) {
+            match (program.attach(), HOOKS.iter().find(|hook| program.name() == hook.program)) {
                 (Ok(link), _) => links.push(link),
                 (Err(error), Some(hook)) if !hook.needed => {
                     log::warn!("{} cannot be traced, which would tell {}: {error}", hook.name, hook.tells);
