@@ -90,12 +90,15 @@ static __always_inline void show_deadline(const struct task_state *t, struct cpu
 	c->curr_weight = t->weight;
 }
 
-/* A rest of a request up to this long is not worth a slice: timers fire early as often as late. */
+/*
+ * A rest of a request up to this long is not worth a slice. A timer that ends a slice is set early by as much as it is late on average: where
+ * it is late by more, one that is not late at all leaves as much.
+ */
 #define REQUEST_SLACK_NS (100 * NSEC_PER_USEC_)
 
-static __always_inline bool request_done(const struct task_state *t)
+static __always_inline bool request_done(const struct task_state *t, const struct cpu_state *c)
 {
-	return remaining(t) <= min_u64(REQUEST_SLACK_NS, t->request_ns >> 3);
+	return remaining(t) <= min_u64(max_u64(REQUEST_SLACK_NS, c->timer_late_ns), t->request_ns >> 3);
 }
 
 /* Work that t adds to its CPU: what other tasks there have to wait for. */
@@ -171,6 +174,14 @@ static __always_inline u64 curr_v_now(const struct cpu_state *c, u64 now)
 static __always_inline s64 curr_lead(const struct cpu_state *c, u64 now)
 {
 	return (s64)(curr_v_now(c, now) - clock_now(c, class_index(c->curr_class), now));
+}
+
+/* What is left of its request. */
+static __always_inline u64 curr_remaining_ns(const struct cpu_state *c, u64 now)
+{
+	u64 v = curr_v_now(c, now);
+
+	return time_before_ns(v, c->curr_end_v) ? real_ns(c->curr_end_v - v, c->curr_weight) : 0;
 }
 
 static __always_inline u64 curr_deadline_now(const struct cpu_state *c, u64 now)

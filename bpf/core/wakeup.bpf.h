@@ -68,7 +68,7 @@ static __always_inline void joins_queue(struct task_struct *p, struct task_state
 		reweigh(t, c);
 	else
 		rejoin(p, t, cpu, now);
-	if (request_done(t))
+	if (request_done(t, c))
 		renew_request(t, c);
 	count_task(CNT_QUEUED, p->pid);
 }

@@ -138,7 +138,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	charge_at_tick(p, t, c, cpu, now);
 	renew_lease(c, p->pid, now);
 	best_effort = t->class == CLASS_BEST_EFFORT;
-	if (ends_at_tick(p, t, c, cpu, now, !dedicate_enabled && !c->side.bans,
+	if (ends_at_tick(p, t, c, cpu, now, min_run_ns(c->base_request_ns), !dedicate_enabled && !c->side.bans,
 			 !best_effort || (!c->side.parked && best_effort_allowed(c, cpu))) || best_effort || dedicate_enabled)
 		return;
 	foresee(p, t, c, cpu, now);

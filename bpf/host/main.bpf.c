@@ -85,6 +85,15 @@ static __always_inline bool waits_for_endless(const struct task_struct *p, const
 	       curr_burst(c, now) >= long_burst_ns(c->base_request_ns) && (k_is_pinned(p) || !k_any_idle());
 }
 
+/* Then the slice of that one ends with its request. Returns false where only a look at the queue can see to it: timers are set on their own CPU. */
+static __always_inline bool ends_with_request(struct cpu_state *c, s32 cpu, u64 now)
+{
+	if (cpu != (s32)bpf_get_smp_processor_id() || c->curr_pid != k_current_pid())
+		return false;
+	end_turn_at(c, cpu, now + curr_remaining_ns(c, now), now);
+	return true;
+}
+
 void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task_state *t = task_state(p);
@@ -127,7 +136,7 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	put_in_order(p, t, c, cpu, now, enq_flags);
-	if (preempts || waits_for_endless(p, t, c, now))
+	if (preempts || (waits_for_endless(p, t, c, now) && !ends_with_request(c, cpu, now)))
 		k_kick_preempt(cpu);
 }
 
@@ -185,6 +194,16 @@ void BPF_STRUCT_OPS(host_dispatch, s32 cpu, struct task_struct *prev)
 	take_turn(prev, t, c, cpu, now);
 }
 
+/*
+ * For how long does a task run before a tick lets one with an earlier deadline run instead? With timers a slice ends on time: a task that
+ * did not preempt it when it woke up waits for that, unless it is a long one. (Measured with a barrier program in two VMs on two pCPUs: a
+ * tick ended 310 slices per second, a fifth of all switches, and there were 0.88 times as many rounds.)
+ */
+static __always_inline u64 least_run_ns(const struct cpu_state *c)
+{
+	return slice_timers_enabled ? c->base_request_ns : min_run_ns(c->base_request_ns);
+}
+
 void BPF_STRUCT_OPS(host_tick, struct task_struct *p)
 {
 	s32 cpu = scx_bpf_task_cpu(p);
@@ -197,7 +216,7 @@ void BPF_STRUCT_OPS(host_tick, struct task_struct *p)
 	if (c->throttled_limit)
 		look_after_throttled(now);
 	charge_at_tick(p, t, c, cpu, now);
-	ends_at_tick(p, t, c, cpu, now, true, true);
+	ends_at_tick(p, t, c, cpu, now, least_run_ns(c), true, true);
 }
 
 void BPF_STRUCT_OPS(host_running, struct task_struct *p)

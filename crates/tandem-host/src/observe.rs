@@ -18,11 +18,13 @@ const ON_EXITS: &str = "observe_exit";
 /// Names of its programs begin so.
 const PREFIX: &str = "observe_";
 
-/// Watches until it is dropped.
+/// Watches while it is attached, until it is dropped.
 pub struct Observer<'a> {
     skel: ObserveSkel<'a>,
     links: Vec<Link>,
     missing: Vec<&'static Hook>,
+    /// Programs that were not loaded.
+    left_out: Vec<&'static str>,
     cost: bool,
 }
 
@@ -32,12 +34,12 @@ pub fn kvm_is_there(root: &Path) -> bool {
 }
 
 impl<'a> Observer<'a> {
-    /// Loads it, and begins to watch. `exits`: count them, too, which costs more than all the rest. `cost`: count what its programs cost,
+    /// Loads it. `exits`: count them, too, which costs more than all the rest. `cost`: count what its programs cost,
     /// for which all programs are visited.
     ///
     /// # Errors
     /// KVM is not there, the kernel lacks what is needed, or refuses.
-    pub fn start(
+    pub fn load(
         storage: &'a mut MaybeUninit<OpenObject>,
         exits: bool,
         cost: bool,
@@ -49,11 +51,11 @@ impl<'a> Observer<'a> {
         if !kvm_is_there(root) {
             return Err(HostError::NoKvm);
         }
-        let mut missing = Kernel::under(root).missing();
+        let missing = Kernel::under(root).missing();
         if let Some(hook) = missing.iter().find(|hook| hook.needed) {
             return Err(HostError::NoHook(hook.name));
         }
-        let mut left_out: Vec<&str> = missing.iter().map(|hook| hook.program).collect();
+        let mut left_out: Vec<&'static str> = missing.iter().map(|hook| hook.program).collect();
         if !exits {
             left_out.push(ON_EXITS);
         }
@@ -67,22 +69,55 @@ impl<'a> Observer<'a> {
             most_threads(&std::fs::read_to_string("/proc/sys/kernel/threads-max").unwrap_or_default());
         open.maps.threads.set_max_entries(threads).map_err(HostError::Load)?;
         open.maps.vcpus.set_max_entries(threads).map_err(HostError::Load)?;
-        let mut skel = open.load().map_err(HostError::Load)?;
-        let mut links = Vec::new();
-        for program in skel.object_mut().progs_mut() {
-            if left_out.iter().any(|name| program.name() == *name) {
+        let skel = open.load().map_err(HostError::Load)?;
+        Ok(Self { skel, links: Vec::new(), missing, left_out, cost })
+    }
+
+    /// Begins to watch, with empty records: what was known before it was detached is of that time.
+    ///
+    /// # Errors
+    /// The kernel refuses a program that is needed, or records cannot be removed.
+    pub fn attach(&mut self) -> Result<(), HostError> {
+        self.forget()?;
+        for program in self.skel.object_mut().progs_mut() {
+            let is_its = |hook: &&Hook| program.name() == hook.program;
+            let known_missing = self.missing.iter().copied().any(|hook| is_its(&hook));
+            if known_missing || self.left_out.iter().any(|name| program.name() == *name) {
                 continue;
             }
-            match (program.attach(), HOOKS.iter().find(|hook| program.name() == hook.program)) {
-                (Ok(link), _) => links.push(link),
+            match (program.attach(), HOOKS.iter().find(is_its)) {
+                (Ok(link), _) => self.links.push(link),
                 (Err(error), Some(hook)) if !hook.needed => {
                     log::warn!("{} cannot be traced, which would tell {}: {error}", hook.name, hook.tells);
-                    missing.push(hook);
+                    self.missing.push(hook);
                 }
-                (Err(error), _) => return Err(HostError::Load(error)),
+                (Err(error), _) => {
+                    self.links.clear();
+                    return Err(HostError::Load(error));
+                }
             }
         }
-        Ok(Self { skel, links, missing, cost })
+        Ok(())
+    }
+
+    /// Watches no longer, and costs nothing any more, until it is attached again.
+    pub fn detach(&mut self) {
+        self.links.clear();
+    }
+
+    fn forget(&self) -> Result<(), HostError> {
+        let maps = &self.skel.maps;
+        let hashes: [&dyn MapCore; 4] = [&maps.threads, &maps.vcpus, &maps.vms, &maps.taken];
+        for map in hashes {
+            for key in map.keys() {
+                // Nothing is lost if it has gone meanwhile.
+                let _ = map.delete(&key);
+            }
+        }
+        let cpus = libbpf_rs::num_possible_cpus().map_err(HostError::Load)?;
+        let nothing = vec![vec![0; maps.cpus.value_size() as usize]; cpus];
+        let forgotten = maps.cpus.update_percpu(&0u32.to_ne_bytes(), &nothing, MapFlags::ANY);
+        forgotten.map_err(|source| HostError::Read { what: "CPUs", source })
     }
 
     /// What cannot be told, because a hook is missing.

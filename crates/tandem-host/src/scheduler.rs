@@ -9,7 +9,7 @@ use crate::observe::kvm_is_there;
 use crate::options::{Fault, HostOptions};
 use crate::registry::{self, Vm};
 use crate::settings::{VmSetting, VmSettings};
-use crate::stats::{HostReport, HostStats, Moment, VmStats, COUNTERS};
+use crate::stats::{HostReport, HostStats, Moment, ObserverState, VmStats, COUNTERS};
 use crate::vms::Labels;
 use crate::watch::Watch;
 use crate::HostError;
@@ -19,6 +19,7 @@ use scx_utils::{
     scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report, ScxExitKind, UserExitInfo,
 };
 use serde_json::Value;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{offset_of, MaybeUninit};
 use std::path::Path;
@@ -37,6 +38,11 @@ use tandem_probe::kernel::KernelView;
 const STEP: Duration = Duration::from_millis(500);
 /// Length of an interval of the observer.
 const INTERVAL: Duration = Duration::from_secs(2);
+/// The observer is attached while somebody reads what it sees, and for so long after the last request. Two intervals and some.
+const LINGER: Duration = Duration::from_secs(5);
+/// How long a client waits for an interval of the observer to end, and how often it asks.
+const PATIENCE: Duration = Duration::from_secs(6);
+const ASK_EVERY: Duration = Duration::from_millis(300);
 /// With -vv the verifier reports its effort for each program.
 const VERIFIER_STATISTICS: u32 = 4;
 /// The kernel's description of the CPUs.
@@ -67,6 +73,7 @@ pub fn serve(options: &HostOptions) -> Result<(), HostError> {
         options,
         for_the_watch: options.observe.then_some(&mut storage),
         watch: None,
+        watching: false,
         set,
         labels: Labels::default(),
     };
@@ -96,12 +103,19 @@ pub fn set(vm: &str, setting: &str) -> Result<VmSettings, HostError> {
     Ok(server::ask::<HostReport, _>(ASK_SET, &[("vm", vm.into()), ("set", setting.into())])?)
 }
 
-/// The VMs of the running scheduler.
+/// The VMs of the running scheduler. To ask is what attaches the observer: the first answer takes as long as an interval.
 ///
 /// # Errors
 /// No host scheduler runs.
 pub fn vms() -> Result<BTreeMap<String, VmStats>, HostError> {
-    Ok(server::ask::<HostReport, HostReport>("top", &[])?.stats.vms)
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let stats = server::ask::<HostReport, HostReport>("top", &[])?.stats;
+        if stats.now.observer != ObserverState::Begins as u64 || Instant::now() >= until {
+            return Ok(stats.vms);
+        }
+        std::thread::sleep(ASK_EVERY);
+    }
 }
 
 /// The host's daemon.
@@ -109,6 +123,8 @@ struct Host<'o> {
     options: &'o HostOptions,
     for_the_watch: Option<&'o mut MaybeUninit<OpenObject>>,
     watch: Option<Watch<'o>>,
+    /// The observer is attached.
+    watching: bool,
     /// What was set, by the names of VMs, also of those that are not there.
     set: BTreeMap<String, VmSettings>,
     labels: Labels,
@@ -121,9 +137,31 @@ impl Host<'_> {
         let Some(storage) = self.for_the_watch.take() else { return };
         // Only the metrics tell exits.
         match Watch::start(storage, self.options.metrics.is_some(), false) {
-            Ok(watch) => self.watch = Some(watch),
+            Ok(watch) => {
+                self.watch = Some(watch);
+                self.watching = true;
+            }
             Err(error) => log::warn!("the VMs are not observed: {error}"),
         }
+    }
+
+    /// Attaches the observer or detaches it. Returns whether an interval begins now. If it fails, scheduling goes on without it.
+    fn watch_if(&mut self, wanted: bool) -> bool {
+        let Some(watch) = &mut self.watch else { return false };
+        if wanted == self.watching {
+            return false;
+        }
+        self.watching = wanted;
+        if !wanted {
+            watch.pause();
+            return false;
+        }
+        if let Err(error) = watch.resume() {
+            log::warn!("the VMs are not observed any more: {error}");
+            self.watch = None;
+            self.watching = false;
+        }
+        self.watching
     }
 }
 
@@ -170,6 +208,10 @@ struct Running<'a, 'o> {
     hooks: Hooks,
     exits: Exits,
     next_interval: Instant,
+    /// When somebody last asked what VMs get, or could have begun to.
+    asked: Cell<Instant>,
+    /// An interval has ended since the observer was attached.
+    observed_once: bool,
     /// What the observer saw in its last interval, by the process of the VMM, and in all.
     seen: BTreeMap<u32, VmReport>,
     observed: Arc<Totals>,
@@ -211,6 +253,8 @@ impl<'a, 'o> Running<'a, 'o> {
             hooks,
             exits: Exits::new(),
             next_interval: now + INTERVAL,
+            asked: Cell::new(now),
+            observed_once: false,
             seen: BTreeMap::new(),
             observed: Arc::default(),
             affinity: Affinity::default(),
@@ -251,13 +295,26 @@ impl<'a, 'o> Running<'a, 'o> {
         Ok(())
     }
 
+    /// Does anybody read what the observer sees? It costs as much as a third of the scheduler.
+    fn somebody_reads(&self, now: Instant) -> bool {
+        let options = self.host.options;
+        options.metrics.is_some() || options.stats_interval.is_some() || now < self.asked.get() + LINGER
+    }
+
     /// An interval of the observer may have ended. If it fails, scheduling goes on without it.
     fn watch(&mut self, vms: &[Vm], now: Instant) {
+        if self.host.watch_if(self.somebody_reads(now)) {
+            self.next_interval = now + INTERVAL;
+        }
+        if !self.host.watching {
+            self.seen.clear();
+            self.observed_once = false;
+        }
         if now < self.next_interval {
             return;
         }
         self.next_interval = now + INTERVAL;
-        if let Some(watch) = &mut self.host.watch {
+        if let Some(watch) = self.host.watch.as_mut().filter(|_| self.host.watching) {
             match watch.interval() {
                 Ok((report, totals)) => {
                     let parts = report.vms.iter().flat_map(|vm| &vm.parts);
@@ -265,10 +322,12 @@ impl<'a, 'o> Running<'a, 'o> {
                     self.affinity.update(tids, now);
                     self.seen = report.vms.into_iter().map(|vm| (vm.pid, vm)).collect();
                     self.observed = totals;
+                    self.observed_once = true;
                 }
                 Err(error) => {
                     log::warn!("the VMs are not observed any more: {error}");
                     self.host.watch = None;
+                    self.host.watching = false;
                     self.seen.clear();
                 }
             }
@@ -291,6 +350,11 @@ impl<'a, 'o> Running<'a, 'o> {
     fn stats(&self, vms: &[Vm]) -> Result<HostReport, HostError> {
         let mut counters = [0; COUNTERS.len()];
         let mut now = Moment { loaded: 1, vms: vms.len() as u64, ..Moment::default() };
+        now.observer = match &self.host.watch {
+            None => ObserverState::None,
+            Some(_) if self.observed_once => ObserverState::Tells,
+            Some(_) => ObserverState::Begins,
+        } as u64;
         now.vcpus = vms.iter().map(|vm| u64::from(vm.vcpus)).sum();
         let (mut weight, mut cpu_bound_weight) = (0, 0);
         for cpu in 0..self.nr_cpus {
@@ -363,6 +427,7 @@ impl Load for Running<'_, '_> {
     }
 
     fn report(&self) -> Result<HostReport, HostError> {
+        self.asked.set(Instant::now());
         self.stats(&self.vms()?)
     }
 

@@ -52,6 +52,17 @@ pub struct VmStats {
     pub settings: String,
 }
 
+/// What the observer does. It is attached while somebody asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObserverState {
+    /// It is not there: not wanted, or the kernel lacks what it needs.
+    None,
+    /// It begins with this request: its first interval has not ended.
+    Begins,
+    /// What is told of VMs is that of its last interval.
+    Tells,
+}
+
 /// State at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Stats)]
 #[stat(desc = "runnable tasks, groups and VMs", _om_prefix = "now_")]
@@ -59,6 +70,11 @@ pub struct Moment {
     /// 1: the scheduler is loaded.
     #[stat(desc = "1 while the scheduler is loaded")]
     pub loaded: u64,
+    /// What the observer does, see [`ObserverState`].
+    #[stat(
+        desc = "0: VMs are not observed; 1: the observer begins; 2: it tells what VMs got in the last two seconds"
+    )]
+    pub observer: u64,
     /// Runnable tasks.
     #[stat(desc = "tasks that wait or run")]
     pub tasks: u64,

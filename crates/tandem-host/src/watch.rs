@@ -26,9 +26,25 @@ impl<'a> Watch<'a> {
         exits: bool,
         cost: bool,
     ) -> Result<Self, HostError> {
-        let observer = Observer::start(storage, exits, cost)?;
+        let mut observer = Observer::load(storage, exits, cost)?;
+        observer.attach()?;
         log::info!("observing by {} hooks", observer.hooks());
         Ok(Self { earlier: observer.snapshot()?, observer, labels: Labels::default() })
+    }
+
+    /// Watches no longer.
+    pub fn pause(&mut self) {
+        self.observer.detach();
+    }
+
+    /// Watches again; the first interval begins now.
+    ///
+    /// # Errors
+    /// The kernel refuses, or the observer's maps cannot be read.
+    pub fn resume(&mut self) -> Result<(), HostError> {
+        self.observer.attach()?;
+        self.earlier = self.observer.snapshot()?;
+        Ok(())
     }
 
     /// An interval ends, and the next one begins: what came in it, and the totals.
