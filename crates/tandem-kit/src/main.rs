@@ -16,11 +16,13 @@ mod gaps;
 mod histogram;
 mod hop;
 mod live;
+mod membarrier;
 mod pipeline;
 mod queue;
 mod random;
 mod requests;
 mod run;
+mod siblings;
 mod sleepers;
 mod spin;
 mod storm;
@@ -55,6 +57,8 @@ enum Workload {
     EchoClient(echo::ClientArgs),
     /// Threads that meet at a barrier after every round of work
     Barrier(barrier::Args),
+    /// Threads that interrupt each other's CPUs and wait for the answers
+    Membarrier(membarrier::Args),
     /// Stages that pass items on through short queues
     Pipeline(pipeline::Args),
     /// Messengers that wake workers; wake-up latency
@@ -74,6 +78,8 @@ enum Workload {
     Hop(hop::Args),
     /// Does the guest scheduler know at each moment whether a vCPU is preempted?
     Live(live::Args),
+    /// How often runnable threads of one process share a CPU while another one would be as good
+    Siblings(siblings::Args),
     /// A VM of one vCPU, whose thread does something else in between (needs KVM)
     Vcpu(vcpu::Args),
     /// Counted work per microsecond on this machine
@@ -97,6 +103,7 @@ fn main() -> ExitCode {
         Workload::EchoServer(args) => echo::serve(&args),
         Workload::EchoClient(args) => echo::ask(&args),
         Workload::Barrier(args) => barrier::run(&args),
+        Workload::Membarrier(args) => membarrier::run(&args),
         Workload::Pipeline(args) => pipeline::run(&args),
         Workload::Storm(args) => storm::run(&args),
         Workload::Build(args) => build::run(&args),
@@ -109,6 +116,7 @@ fn main() -> ExitCode {
         Workload::Gaps(args) => gaps::run(&args),
         Workload::Hop(args) => hop::run(&args),
         Workload::Live(args) => live::run(&args),
+        Workload::Siblings(args) => siblings::run(&args),
         Workload::Vcpu(args) => vcpu::run(&args),
         Workload::Calibrate(args) => calibrate::run(&args),
         Workload::Run(program) => run::run(&program),

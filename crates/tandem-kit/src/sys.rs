@@ -93,6 +93,26 @@ pub fn futex_wait(word: &AtomicU32, expected: u32) {
     }
 }
 
+/// Commands of membarrier(2), from the kernel's uapi/linux/membarrier.h.
+const MEMBARRIER_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+/// Announces that this process will call [`membarrier`].
+pub fn register_membarrier() -> io::Result<()> {
+    call_membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED)
+}
+
+/// Interrupts every CPU on which another thread of this process runs, and returns when all have answered.
+pub fn membarrier() -> io::Result<()> {
+    call_membarrier(MEMBARRIER_PRIVATE_EXPEDITED)
+}
+
+fn call_membarrier(command: libc::c_int) -> io::Result<()> {
+    // SAFETY: the call takes three numbers.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    check(libc::c_int::try_from(result).unwrap_or(-1))
+}
+
 /// Wakes up to `count` threads that sleep on `word`.
 pub fn futex_wake(word: &AtomicU32, count: u32) {
     let count = i32::try_from(count).unwrap_or(i32::MAX);
