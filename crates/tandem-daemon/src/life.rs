@@ -98,11 +98,19 @@ pub trait Load {
     /// The state cannot be read.
     fn report(&self) -> Result<Self::Report, Self::Error>;
 
+    /// A client is about to be given a report.
+    ///
+    /// # Errors
+    /// The state cannot be read.
+    fn asked(&mut self, _now: Instant) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
     /// What the daemon does a few times a second.
     ///
     /// # Errors
     /// Those that end the scheduler.
-    fn step(&mut self, now: Instant) -> Result<Step<Self::Report>, Self::Error>;
+    fn step(&mut self, now: Instant) -> Result<Then, Self::Error>;
 
     /// Carries out an order.
     ///
@@ -118,15 +126,6 @@ pub trait Load {
     /// # Errors
     /// The kernel ejected it.
     fn stop(&mut self) -> Result<UserExitInfo, Self::Error>;
-}
-
-/// After a step.
-#[derive(Debug)]
-pub struct Step<R> {
-    /// Totals since the scheduler was loaded.
-    pub report: R,
-    /// What comes now.
-    pub then: Then,
 }
 
 /// What comes after a step.
@@ -259,7 +258,10 @@ where
         match monitoring.question(next_step.saturating_duration_since(Instant::now())) {
             Some(ask) => {
                 monitoring.answer(match ask {
-                    Ask::Stats => Answer::Stats(Box::new(monitoring.totals(&load.report()?))),
+                    Ask::Stats => {
+                        load.asked(Instant::now())?;
+                        Answer::Stats(Box::new(monitoring.totals(&load.report()?)))
+                    }
                     Ask::Order(order) => Answer::Order(load.obey(order)),
                     Ask::Trace(length) => {
                         trace_until = (!length.is_zero()).then(|| Instant::now() + length);
@@ -276,17 +278,20 @@ where
             trace_until = None;
             load.trace(false);
         }
-        let step = load.step(now)?;
-        monitoring.update(&step.report);
-        if let (Some(at), Some(interval)) = (next_report, settings.stats_interval) {
-            if now >= at {
-                next_report = Some(now + interval);
+        let then = load.step(now)?;
+        let prints = next_report.is_some_and(|at| now >= at);
+        // To make a report takes longer than all the rest of a step.
+        if prints || monitoring.exports() {
+            let report = load.report()?;
+            monitoring.update(&report);
+            if prints {
+                next_report = settings.stats_interval.map(|interval| now + interval);
                 // A closed standard output must not end the scheduler.
-                let _ = step.report.since(&reported).format(&mut std::io::stdout().lock());
-                reported = step.report;
+                let _ = report.since(&reported).format(&mut std::io::stdout().lock());
+                reported = report;
             }
         }
-        match step.then {
+        match then {
             Then::GoOn(at) => next_step = at,
             wish => return Ok(Some(wish)),
         }
@@ -402,18 +407,17 @@ mod tests {
             Ok(Figures { loads: 1 })
         }
 
-        fn step(&mut self, now: Instant) -> Result<Step<Figures>, DaemonError> {
+        fn step(&mut self, now: Instant) -> Result<Then, DaemonError> {
             if self.fails {
                 return Err(DaemonError::NoStatistics);
             }
             self.steps += 1;
-            let then = match self.then {
+            Ok(match self.then {
                 // For a while, so that clients can ask.
                 Some(Then::GoOn(_)) if self.steps < 40 => Then::GoOn(now + Duration::from_millis(10)),
                 Some(Then::GoOn(_)) | None => Then::StepBack,
                 Some(wish) => wish,
-            };
-            Ok(Step { report: Figures { loads: 1 }, then })
+            })
         }
 
         fn obey(&mut self, order: u32) -> anyhow::Result<Value> {

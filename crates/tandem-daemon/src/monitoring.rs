@@ -38,6 +38,11 @@ impl<O: Send + Sync + 'static, R: Report> Monitoring<O, R> {
         of_this_load.after(&self.ended)
     }
 
+    /// Does anybody read metrics?
+    pub(crate) fn exports(&self) -> bool {
+        self.exporter.is_some()
+    }
+
     /// New totals of the present load, for the metrics.
     pub(crate) fn update(&self, of_this_load: &R) {
         if let Some(exporter) = &self.exporter {

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tandem_daemon::budget::Budget;
 use tandem_daemon::cpulist::{isolated_cpus, kernel_cpu_list};
-use tandem_daemon::life::{self, Load, Side, Step, Then};
+use tandem_daemon::life::{self, Load, Side, Then};
 use tandem_daemon::monitoring::Monitoring;
 use tandem_daemon::server::Orders;
 use tandem_daemon::{preflight, DaemonError};
@@ -228,7 +228,7 @@ impl Load for Running<'_> {
         Ok(self.totals(&self.facts()?))
     }
 
-    fn step(&mut self, now: Instant) -> Result<Step<GuestStats>, GuestError> {
+    fn step(&mut self, now: Instant) -> Result<Then, GuestError> {
         let mut next_step = now + STEP;
         if let Some(domains) = self.topology.as_ref().and_then(TopologyKeeper::news) {
             log::info!("{}", domains.in_words());
@@ -238,11 +238,10 @@ impl Load for Running<'_> {
             }
         }
         let steps_back = self.window_of_the_gate(now)?;
-        let facts = self.facts()?;
-        let report = self.totals(&facts);
         if steps_back {
-            return Ok(Step { report, then: Then::StepBack });
+            return Ok(Then::StepBack);
         }
+        let facts = self.facts()?;
         if let Some(crowd) = &mut self.crowd {
             let probes = self.topology.as_ref().map_or(0, TopologyKeeper::turns);
             next_step = now + crowd.step(&self.skel, &facts, now, probes)?;
@@ -255,7 +254,7 @@ impl Load for Running<'_> {
         if let Some(topology) = &mut self.topology {
             topology.look(&facts);
         }
-        Ok(Step { report, then: Then::GoOn(next_step) })
+        Ok(Then::GoOn(next_step))
     }
 
     /// Orders of the operator come first: the vCPU limit begins anew.

@@ -19,7 +19,6 @@ use scx_utils::{
     scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report, ScxExitKind, UserExitInfo,
 };
 use serde_json::Value;
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{offset_of, MaybeUninit};
 use std::path::Path;
@@ -28,7 +27,7 @@ use std::time::{Duration, Instant};
 use tandem_bpf::host::{intf, HostSkel, HostSkelBuilder};
 use tandem_daemon::bytes::{u32_at, u64_at};
 use tandem_daemon::cpulist::kernel_cpu_list;
-use tandem_daemon::life::{self, Load, Side, Step, Then};
+use tandem_daemon::life::{self, Load, Side, Then};
 use tandem_daemon::monitoring::Monitoring;
 use tandem_daemon::server::{self, Arguments, Orders};
 use tandem_daemon::{preflight, DaemonError};
@@ -209,7 +208,7 @@ struct Running<'a, 'o> {
     exits: Exits,
     next_interval: Instant,
     /// When somebody last asked what VMs get, or could have begun to.
-    asked: Cell<Instant>,
+    asked: Instant,
     /// An interval has ended since the observer was attached.
     observed_once: bool,
     /// What the observer saw in its last interval, by the process of the VMM, and in all.
@@ -253,7 +252,7 @@ impl<'a, 'o> Running<'a, 'o> {
             hooks,
             exits: Exits::new(),
             next_interval: now + INTERVAL,
-            asked: Cell::new(now),
+            asked: now,
             observed_once: false,
             seen: BTreeMap::new(),
             observed: Arc::default(),
@@ -298,7 +297,7 @@ impl<'a, 'o> Running<'a, 'o> {
     /// Does anybody read what the observer sees? It costs as much as a third of the scheduler.
     fn somebody_reads(&self, now: Instant) -> bool {
         let options = self.host.options;
-        options.metrics.is_some() || options.stats_interval.is_some() || now < self.asked.get() + LINGER
+        options.metrics.is_some() || options.stats_interval.is_some() || now < self.asked + LINGER
     }
 
     /// An interval of the observer may have ended. If it fails, scheduling goes on without it.
@@ -310,7 +309,7 @@ impl<'a, 'o> Running<'a, 'o> {
             self.seen.clear();
             self.observed_once = false;
         }
-        if now < self.next_interval {
+        if now < self.next_interval || !self.somebody_reads(now) {
             return;
         }
         self.next_interval = now + INTERVAL;
@@ -427,11 +426,18 @@ impl Load for Running<'_, '_> {
     }
 
     fn report(&self) -> Result<HostReport, HostError> {
-        self.asked.set(Instant::now());
         self.stats(&self.vms()?)
     }
 
-    fn step(&mut self, now: Instant) -> Result<Step<HostReport>, HostError> {
+    fn asked(&mut self, now: Instant) -> Result<(), HostError> {
+        self.asked = now;
+        let vms = self.vms()?;
+        self.greet(&vms)?;
+        self.entitle(&vms);
+        Ok(())
+    }
+
+    fn step(&mut self, now: Instant) -> Result<Then, HostError> {
         let vms = self.vms()?;
         self.greet(&vms)?;
         self.watch(&vms, now);
@@ -439,13 +445,10 @@ impl Load for Running<'_, '_> {
             let limits = self.skel.maps.bss_data.as_ref().is_some_and(|bss| bss.nr_limits > 0);
             self.exits.step(&mut self.skel, &self.hooks, limits, now);
         }
-        let report = self.stats(&vms)?;
-        let then = if !self.hooks.kvm && kvm_is_there(Path::new("/")) {
-            Then::LoadAgain("KVM has come")
-        } else {
-            Then::GoOn(now + STEP)
-        };
-        Ok(Step { report, then })
+        if !self.hooks.kvm && kvm_is_there(Path::new("/")) {
+            return Ok(Then::LoadAgain("KVM has come"));
+        }
+        Ok(Then::GoOn(now + STEP))
     }
 
     fn obey(&mut self, order: Order) -> anyhow::Result<Value> {

@@ -104,7 +104,8 @@ fn look(threads: &[Thread]) -> Result<Vec<(usize, Seen)>> {
     let one = |thread: &Thread| {
         let mut bytes = [0; STAT_BYTES];
         let length = thread.stat.read_at(&mut bytes, 0).context("a thread has ended")?;
-        let seen = parse(&String::from_utf8_lossy(&bytes[..length])).context("a thread's stat makes no sense")?;
+        let seen =
+            parse(&String::from_utf8_lossy(&bytes[..length])).context("a thread's stat makes no sense")?;
         Ok((thread.process, seen))
     };
     threads.iter().map(one).collect()
