@@ -280,7 +280,7 @@ where
         }
         let then = load.step(now)?;
         let prints = next_report.is_some_and(|at| now >= at);
-        // To make a report takes longer than all the rest of a step.
+        // A report reads the records of all CPUs: on a host it takes longer than all the rest of a step.
         if prints || monitoring.exports() {
             let report = load.report()?;
             monitoring.update(&report);

@@ -23,7 +23,7 @@ pub struct Observer<'a> {
     skel: ObserveSkel<'a>,
     links: Vec<Link>,
     missing: Vec<&'static Hook>,
-    /// Programs that were not loaded.
+    /// Programs that were not loaded, or were refused.
     left_out: Vec<&'static str>,
     cost: bool,
 }
@@ -80,16 +80,15 @@ impl<'a> Observer<'a> {
     pub fn attach(&mut self) -> Result<(), HostError> {
         self.forget()?;
         for program in self.skel.object_mut().progs_mut() {
-            let is_its = |hook: &&Hook| program.name() == hook.program;
-            let known_missing = self.missing.iter().copied().any(|hook| is_its(&hook));
-            if known_missing || self.left_out.iter().any(|name| program.name() == *name) {
+            if self.left_out.iter().any(|name| program.name() == *name) {
                 continue;
             }
-            match (program.attach(), HOOKS.iter().find(is_its)) {
+            match (program.attach(), HOOKS.iter().find(|hook| program.name() == hook.program)) {
                 (Ok(link), _) => self.links.push(link),
                 (Err(error), Some(hook)) if !hook.needed => {
                     log::warn!("{} cannot be traced, which would tell {}: {error}", hook.name, hook.tells);
                     self.missing.push(hook);
+                    self.left_out.push(hook.program);
                 }
                 (Err(error), _) => {
                     self.links.clear();

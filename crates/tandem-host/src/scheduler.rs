@@ -72,7 +72,6 @@ pub fn serve(options: &HostOptions) -> Result<(), HostError> {
         options,
         for_the_watch: options.observe.then_some(&mut storage),
         watch: None,
-        watching: false,
         set,
         labels: Labels::default(),
     };
@@ -122,8 +121,6 @@ struct Host<'o> {
     options: &'o HostOptions,
     for_the_watch: Option<&'o mut MaybeUninit<OpenObject>>,
     watch: Option<Watch<'o>>,
-    /// The observer is attached.
-    watching: bool,
     /// What was set, by the names of VMs, also of those that are not there.
     set: BTreeMap<String, VmSettings>,
     labels: Labels,
@@ -136,31 +133,29 @@ impl Host<'_> {
         let Some(storage) = self.for_the_watch.take() else { return };
         // Only the metrics tell exits.
         match Watch::start(storage, self.options.metrics.is_some(), false) {
-            Ok(watch) => {
-                self.watch = Some(watch);
-                self.watching = true;
-            }
+            Ok(watch) => self.watch = Some(watch),
             Err(error) => log::warn!("the VMs are not observed: {error}"),
         }
     }
 
-    /// Attaches the observer or detaches it. Returns whether an interval begins now. If it fails, scheduling goes on without it.
+    /// Attaches the observer or detaches it. Returns whether an interval begins now.
     fn watch_if(&mut self, wanted: bool) -> bool {
-        let Some(watch) = &mut self.watch else { return false };
-        if wanted == self.watching {
-            return false;
-        }
-        self.watching = wanted;
+        let Some(watch) = self.watch.as_mut().filter(|watch| watch.watches() != wanted) else { return false };
         if !wanted {
             watch.pause();
             return false;
         }
-        if let Err(error) = watch.resume() {
+        let resumed = watch.resume();
+        self.unless_it_fails(resumed).is_some()
+    }
+
+    /// Without the observer scheduling goes on.
+    fn unless_it_fails<T>(&mut self, done: Result<T, HostError>) -> Option<T> {
+        done.inspect_err(|error| {
             log::warn!("the VMs are not observed any more: {error}");
             self.watch = None;
-            self.watching = false;
-        }
-        self.watching
+        })
+        .ok()
     }
 }
 
@@ -261,9 +256,7 @@ impl<'a, 'o> Running<'a, 'o> {
             installed: BTreeSet::new(),
         };
         // A request may come before the first step.
-        let vms = running.vms()?;
-        running.greet(&vms)?;
-        running.entitle(&vms);
+        running.look_at_vms()?;
         Ok(running)
     }
 
@@ -294,44 +287,47 @@ impl<'a, 'o> Running<'a, 'o> {
         Ok(())
     }
 
+    /// Which VMs are there, and what are they entitled to?
+    fn look_at_vms(&mut self) -> Result<(), HostError> {
+        let vms = self.vms()?;
+        self.greet(&vms)?;
+        self.entitle(&vms);
+        Ok(())
+    }
+
     /// Does anybody read what the observer sees? It costs as much as a third of the scheduler.
     fn somebody_reads(&self, now: Instant) -> bool {
         let options = self.host.options;
         options.metrics.is_some() || options.stats_interval.is_some() || now < self.asked + LINGER
     }
 
-    /// An interval of the observer may have ended. If it fails, scheduling goes on without it.
+    /// An interval of the observer may have ended.
     fn watch(&mut self, vms: &[Vm], now: Instant) {
-        if self.host.watch_if(self.somebody_reads(now)) {
+        let read = self.somebody_reads(now);
+        if self.host.watch_if(read) {
             self.next_interval = now + INTERVAL;
         }
-        if !self.host.watching {
+        let interval_ends = read && now >= self.next_interval;
+        let ended = match self.host.watch.as_mut().filter(|_| interval_ends).map(Watch::interval) {
+            Some(ended) => self.host.unless_it_fails(ended),
+            None => None,
+        };
+        if let Some((report, totals)) = ended {
+            let parts = report.vms.iter().flat_map(|vm| &vm.parts);
+            let tids = parts.filter(|part| part.vcpu.is_some()).filter_map(|part| part.tid).collect();
+            self.affinity.update(tids, now);
+            self.seen = report.vms.into_iter().map(|vm| (vm.pid, vm)).collect();
+            self.observed = totals;
+            self.observed_once = true;
+        }
+        if !self.host.watch.as_ref().is_some_and(Watch::watches) {
             self.seen.clear();
             self.observed_once = false;
         }
-        if now < self.next_interval || !self.somebody_reads(now) {
-            return;
+        if interval_ends {
+            self.next_interval = now + INTERVAL;
+            self.entitle(vms);
         }
-        self.next_interval = now + INTERVAL;
-        if let Some(watch) = self.host.watch.as_mut().filter(|_| self.host.watching) {
-            match watch.interval() {
-                Ok((report, totals)) => {
-                    let parts = report.vms.iter().flat_map(|vm| &vm.parts);
-                    let tids = parts.filter(|part| part.vcpu.is_some()).filter_map(|part| part.tid).collect();
-                    self.affinity.update(tids, now);
-                    self.seen = report.vms.into_iter().map(|vm| (vm.pid, vm)).collect();
-                    self.observed = totals;
-                    self.observed_once = true;
-                }
-                Err(error) => {
-                    log::warn!("the VMs are not observed any more: {error}");
-                    self.host.watch = None;
-                    self.host.watching = false;
-                    self.seen.clear();
-                }
-            }
-        }
-        self.entitle(vms);
     }
 
     /// What each VM is entitled to, by the weights as they are set now.
@@ -431,10 +427,7 @@ impl Load for Running<'_, '_> {
 
     fn asked(&mut self, now: Instant) -> Result<(), HostError> {
         self.asked = now;
-        let vms = self.vms()?;
-        self.greet(&vms)?;
-        self.entitle(&vms);
-        Ok(())
+        self.look_at_vms()
     }
 
     fn step(&mut self, now: Instant) -> Result<Then, HostError> {

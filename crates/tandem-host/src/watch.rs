@@ -32,6 +32,11 @@ impl<'a> Watch<'a> {
         Ok(Self { earlier: observer.snapshot()?, observer, labels: Labels::default() })
     }
 
+    /// Does it watch now?
+    pub fn watches(&self) -> bool {
+        self.observer.hooks() > 0
+    }
+
     /// Watches no longer.
     pub fn pause(&mut self) {
         self.observer.detach();

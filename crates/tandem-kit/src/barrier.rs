@@ -7,7 +7,7 @@ use clap::{Parser, ValueEnum};
 use serde_json::{json, Value};
 
 use crate::arguments::{self, MAX_THREADS};
-use crate::counted_work::{calibrate, work};
+use crate::counted_work::{work, RateArg};
 use crate::histogram::Histogram;
 use crate::{crew, sys};
 
@@ -35,9 +35,8 @@ pub struct Args {
     /// How to wait
     #[arg(long, value_enum, default_value = "block")]
     kind: Kind,
-    /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
-    #[arg(long, env = arguments::ITERS_PER_US, value_parser = arguments::iters_per_us)]
-    iters_per_us: Option<f64>,
+    #[command(flatten)]
+    rate: RateArg,
 }
 
 /// A reusable barrier. The last thread to arrive runs a piece of code before the others continue.
@@ -76,8 +75,8 @@ impl Barrier {
 }
 
 pub fn run(args: &Args) -> Result<Value> {
-    let iters_per_us = args.iters_per_us.unwrap_or_else(|| calibrate(30, 1000, 3000));
-    let iters = ((args.work_us * iters_per_us) as u64).max(1);
+    let rate = args.rate.measured();
+    let iters = rate.iters(args.work_us);
     let barrier = Barrier::new(args.kind, args.threads);
     let over = AtomicBool::new(false);
     let body = |_, start_ns| {
@@ -102,7 +101,7 @@ pub fn run(args: &Args) -> Result<Value> {
         "threads": args.threads,
         "kind": if args.kind == Kind::Block { "block" } else { "spin" },
         "asked_work_us": args.work_us,
-        "iters_per_us": (iters_per_us * 1000.0).round() / 1000.0,
+        "iters_per_us": rate.in_report(),
         "rounds": rounds.count(),
         "rounds_per_s": rounds.count() as f64 * 1e9 / (*elapsed_ns).max(1) as f64,
         "round_us": rounds.summary_us(),

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use crate::arguments;
-use crate::counted_work::{calibrate_roughly, work};
+use crate::counted_work::{work, RateArg};
 use crate::histogram::Histogram;
 use crate::sys;
 
@@ -26,9 +26,8 @@ pub struct Args {
     /// Work of each process in microseconds, besides starting
     #[arg(long, default_value = "3000", value_parser = arguments::microseconds)]
     work_us: f64,
-    /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
-    #[arg(long, env = arguments::ITERS_PER_US, value_parser = arguments::iters_per_us)]
-    iters_per_us: Option<f64>,
+    #[command(flatten)]
+    rate: RateArg,
 }
 
 /// Arguments of one of the short processes.
@@ -43,7 +42,7 @@ pub fn unit(args: &UnitArgs) {
 }
 
 pub fn run(args: &Args) -> Result<Value> {
-    let iters = (args.work_us * args.iters_per_us.unwrap_or_else(calibrate_roughly)) as u64;
+    let iters = args.rate.measured_roughly().iters(args.work_us);
     let program = std::env::current_exe().context("where is this program")?;
     let start = || -> Result<Child> {
         let mut command = Command::new(&program);

@@ -3,13 +3,54 @@
 
 use std::hint::black_box;
 
-use crate::sys;
+use crate::{arguments, sys};
 
 const LOOK_EVERY_US: f64 = 20.0;
 
 /// Does `iters` iterations. Each depends on the one before, so neither the compiler nor the CPU can shorten the chain.
 pub fn work(iters: u64) {
     black_box(sys::chain(black_box(0x2545_f491_4f6c_dd1d), iters));
+}
+
+/// The flag that says how fast this machine works.
+#[derive(clap::Args)]
+pub struct RateArg {
+    /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
+    #[arg(long, env = arguments::ITERS_PER_US, value_parser = arguments::iters_per_us)]
+    iters_per_us: Option<f64>,
+}
+
+impl RateArg {
+    /// The rate; if it was not given it is measured now.
+    pub fn measured(&self) -> Rate {
+        Rate(self.iters_per_us.unwrap_or_else(|| calibrate(30, 1000, 3000)))
+    }
+
+    /// The same in a few milliseconds, where the exact amount of work does not matter.
+    pub fn measured_roughly(&self) -> Rate {
+        Rate(self.iters_per_us.unwrap_or_else(calibrate_roughly))
+    }
+}
+
+/// Iterations of work per microsecond.
+#[derive(Clone, Copy)]
+pub struct Rate(f64);
+
+impl Rate {
+    /// Iterations per microsecond.
+    pub fn iters_per_us(self) -> f64 {
+        self.0
+    }
+
+    /// Iterations that take this long undisturbed, at least one.
+    pub fn iters(self, work_us: f64) -> u64 {
+        ((work_us * self.0) as u64).max(1)
+    }
+
+    /// As it is reported.
+    pub fn in_report(self) -> f64 {
+        (self.0 * 1000.0).round() / 1000.0
+    }
 }
 
 /// Iterations per microsecond of this machine when nothing interrupts it: the maximum over short runs. There are

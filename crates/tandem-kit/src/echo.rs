@@ -4,7 +4,7 @@
 //! latency from the intended time. A request without an answer counts as lost.
 
 use crate::arguments;
-use crate::counted_work::{calibrate, work};
+use crate::counted_work::{work, RateArg};
 use crate::histogram::Histogram;
 use crate::random::Stream;
 use crate::sys;
@@ -34,9 +34,8 @@ pub struct ServerArgs {
     /// Work per request in microseconds of undisturbed CPU time
     #[arg(long, default_value = "0", value_parser = service_us)]
     service_us: f64,
-    /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
-    #[arg(long, env = arguments::ITERS_PER_US, value_parser = arguments::iters_per_us)]
-    iters_per_us: Option<f64>,
+    #[command(flatten)]
+    rate: RateArg,
 }
 
 /// Arguments of `echo-client`.
@@ -106,11 +105,7 @@ fn service_us(text: &str) -> Result<f64, String> {
 
 /// Serves until it is killed.
 pub fn serve(args: &ServerArgs) -> Result<Value> {
-    let iters = if args.service_us > 0.0 {
-        (args.service_us * args.iters_per_us.unwrap_or_else(|| calibrate(30, 1000, 3000))) as u64
-    } else {
-        0
-    };
+    let iters = if args.service_us > 0.0 { args.rate.measured().iters(args.service_us) } else { 0 };
     if args.vsock {
         return serve_vsock(args.port, iters);
     }

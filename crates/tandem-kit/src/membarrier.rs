@@ -9,7 +9,7 @@ use clap::Parser;
 use serde_json::{json, Value};
 
 use crate::arguments::{self, MAX_THREADS};
-use crate::counted_work::{calibrate, work};
+use crate::counted_work::{work, RateArg};
 use crate::histogram::Histogram;
 use crate::{crew, sys};
 
@@ -25,14 +25,13 @@ pub struct Args {
     /// Duration in seconds
     #[arg(long, default_value = "3", value_parser = arguments::seconds)]
     secs: f64,
-    /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
-    #[arg(long, env = arguments::ITERS_PER_US, value_parser = arguments::iters_per_us)]
-    iters_per_us: Option<f64>,
+    #[command(flatten)]
+    rate: RateArg,
 }
 
 pub fn run(args: &Args) -> Result<Value> {
-    let iters_per_us = args.iters_per_us.unwrap_or_else(|| calibrate(30, 1000, 3000));
-    let iters = ((args.work_us * iters_per_us) as u64).max(1);
+    let rate = args.rate.measured();
+    let iters = rate.iters(args.work_us);
     sys::register_membarrier().context("membarrier(2), which needs a kernel with CONFIG_MEMBARRIER")?;
     let body = |_, start_ns| {
         let end_ns = start_ns + (args.secs * 1e9) as u64;
@@ -58,7 +57,7 @@ pub fn run(args: &Args) -> Result<Value> {
         "secs": args.secs,
         "threads": args.threads,
         "asked_work_us": args.work_us,
-        "iters_per_us": (iters_per_us * 1000.0).round() / 1000.0,
+        "iters_per_us": rate.in_report(),
         "barriers": answers.count(),
         "barriers_per_s": answers.count() as f64 / args.secs,
         "answer_us": answers.summary_us(),

@@ -5,7 +5,7 @@ use clap::Parser;
 use serde_json::{json, Value};
 
 use crate::arguments::{self, MAX_THREADS};
-use crate::counted_work::{calibrate, work};
+use crate::counted_work::{work, RateArg};
 use crate::histogram::Histogram;
 use crate::queue::Queue;
 use crate::{crew, sys};
@@ -25,9 +25,8 @@ pub struct Args {
     /// Items that fit between two stages
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     depth: u32,
-    /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
-    #[arg(long, env = arguments::ITERS_PER_US, value_parser = arguments::iters_per_us)]
-    iters_per_us: Option<f64>,
+    #[command(flatten)]
+    rate: RateArg,
 }
 
 /// An item, with the time at which the first stage began it.
@@ -36,8 +35,8 @@ struct Item {
 }
 
 pub fn run(args: &Args) -> Result<Value> {
-    let iters_per_us = args.iters_per_us.unwrap_or_else(|| calibrate(30, 1000, 3000));
-    let iters = ((args.work_us * iters_per_us) as u64).max(1);
+    let rate = args.rate.measured();
+    let iters = rate.iters(args.work_us);
     let stages = args.stages as usize;
     // Queue i leads from stage i to stage i + 1.
     let queues: Vec<Queue<Item>> = (1..stages).map(|_| Queue::new(args.depth as usize)).collect();
@@ -74,7 +73,7 @@ pub fn run(args: &Args) -> Result<Value> {
         "secs": args.secs,
         "stages": args.stages,
         "asked_work_us": args.work_us,
-        "iters_per_us": (iters_per_us * 1000.0).round() / 1000.0,
+        "iters_per_us": rate.in_report(),
         "items": finished_in_time,
         "items_per_s": *finished_in_time as f64 / args.secs,
         "latency_us": latency.summary_us(),

@@ -11,7 +11,7 @@ use clap::{Parser, ValueEnum};
 use serde_json::{json, Value};
 
 use crate::arguments::{self, MAX_THREADS};
-use crate::counted_work::{calibrate, work};
+use crate::counted_work::{work, RateArg};
 use crate::histogram::Histogram;
 use crate::queue::{Polled, Queue};
 use crate::random::Stream;
@@ -53,9 +53,8 @@ pub struct Args {
     /// Seed of arrivals and services
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
-    #[arg(long, env = arguments::ITERS_PER_US, value_parser = arguments::iters_per_us)]
-    iters_per_us: Option<f64>,
+    #[command(flatten)]
+    work_rate: RateArg,
     /// Time limit after the last arrival to finish the offered requests, in seconds [default: as --secs]
     #[arg(long, value_parser = arguments::seconds)]
     drain_secs: Option<f64>,
@@ -123,13 +122,13 @@ pub fn run(args: &Args) -> Result<Value> {
         args.rate,
         args.secs
     );
-    let iters_per_us = args.iters_per_us.unwrap_or_else(|| calibrate(30, 1000, 3000));
+    let rate = args.work_rate.measured();
     let server = Server {
         queue: Queue::new(usize::MAX),
         arrivals: Stream::new(args.seed, 0),
         services: Stream::new(args.seed, 1),
         mean_gap_ns: 1e9 / args.rate,
-        mean_iters: args.service_us * iters_per_us,
+        mean_iters: args.service_us * rate.iters_per_us(),
         distribution: args.dist,
         arrivals_ns: (args.secs * 1e9) as u64,
         drain_ns: (args.drain_secs.unwrap_or(args.secs) * 1e9) as u64,
@@ -150,7 +149,7 @@ pub fn run(args: &Args) -> Result<Value> {
         "threads": args.threads,
         "rate": args.rate,
         "asked_service_us": args.service_us,
-        "iters_per_us": (iters_per_us * 1000.0).round() / 1000.0,
+        "iters_per_us": rate.in_report(),
         "offered": all.offered,
         "done": done,
         "undone": all.undone,

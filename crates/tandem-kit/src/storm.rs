@@ -12,7 +12,7 @@ use clap::Parser;
 use serde_json::{json, Value};
 
 use crate::arguments::{self, MAX_THREADS};
-use crate::counted_work::{calibrate, work};
+use crate::counted_work::{work, RateArg};
 use crate::crew::{self, lock};
 use crate::histogram::Histogram;
 use crate::sys;
@@ -32,9 +32,8 @@ pub struct Args {
     /// Work after each message, in microseconds of undisturbed CPU time
     #[arg(long, default_value = "100", value_parser = arguments::microseconds)]
     work_us: f64,
-    /// Iterations of work per microsecond, from `calibrate`; measured at start if not given
-    #[arg(long, env = arguments::ITERS_PER_US, value_parser = arguments::iters_per_us)]
-    iters_per_us: Option<f64>,
+    #[command(flatten)]
+    rate: RateArg,
 }
 
 /// A flag that one thread sleeps on until another sets it.
@@ -88,11 +87,11 @@ pub fn run(args: &Args) -> Result<Value> {
         args.workers,
         8 * MAX_THREADS
     );
-    let iters_per_us = args.iters_per_us.unwrap_or_else(|| calibrate(30, 1000, 3000));
+    let rate = args.rate.measured();
     let storm = Storm {
         messengers: (0..args.messengers).map(|_| Messenger::default()).collect(),
         workers: (0..workers).map(|_| Worker::default()).collect(),
-        iters: ((args.work_us * iters_per_us) as u64).max(1),
+        iters: rate.iters(args.work_us),
         stop: AtomicBool::new(false),
     };
     let messengers = storm.messengers.len();
@@ -111,7 +110,7 @@ pub fn run(args: &Args) -> Result<Value> {
         "messengers": args.messengers,
         "workers": args.workers,
         "asked_work_us": args.work_us,
-        "iters_per_us": (iters_per_us * 1000.0).round() / 1000.0,
+        "iters_per_us": rate.in_report(),
         "messages": wakeups.count(),
         "messages_per_s": wakeups.count() as f64 / args.secs,
         "wakeup_us": wakeups.summary_us(),
