@@ -90,6 +90,8 @@ static __always_inline void show_deadline(const struct task_state *t, struct cpu
 	c->curr_weight = t->weight;
 }
 
+/* The end of a slice that is closer than this counts as now. */
+#define SLICE_SLACK_NS (30 * NSEC_PER_USEC_)
 /*
  * A rest of a request up to this long is not worth a slice. A timer that ends a slice is set early by as much as it is late on average: where
  * it is late by more, one that is not late at all leaves as much.
@@ -98,7 +100,7 @@ static __always_inline void show_deadline(const struct task_state *t, struct cpu
 
 static __always_inline bool request_done(const struct task_state *t, const struct cpu_state *c)
 {
-	return remaining(t) <= min_u64(max_u64(REQUEST_SLACK_NS, c->timer_late_ns), t->request_ns >> 3);
+	return remaining(t) <= min_u64(max_u64(REQUEST_SLACK_NS, c->timer_late_ns + SLICE_SLACK_NS), t->request_ns >> 3);
 }
 
 /* Work that t adds to its CPU: what other tasks there have to wait for. */

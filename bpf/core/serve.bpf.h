@@ -85,11 +85,11 @@ static __always_inline bool is_first(struct task_struct *prev, struct task_state
 
 /*
  * A tick, after charge_at_tick(): has the current task's slice come to its end here? (If only load balance wants the CPU to look for
- * tasks, the slice ends, too, but the task probably goes on.) `runs_ns`: for so long a task runs before it gives way to one with an
- * earlier deadline; `balances`: load balance may move tasks between CPUs now; `best_effort_stays`: a best-effort task may go on here
+ * tasks, the slice ends, too, but the task probably goes on.) `preempts_after_ns`: for so long a task runs before it gives way to one
+ * with an earlier deadline; `balances`: load balance may move tasks between CPUs now; `best_effort_stays`: a best-effort task may go on here
  * while no normal one waits.
  */
-static __always_inline bool ends_at_tick(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now, u64 runs_ns,
+static __always_inline bool ends_at_tick(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now, u64 preempts_after_ns,
 					 bool balances, bool best_effort_stays)
 {
 	bool ends = false, company;
@@ -107,7 +107,7 @@ static __always_inline bool ends_at_tick(struct task_struct *p, struct task_stat
 		waits_at(cpu);
 	if (t->class == CLASS_BEST_EFFORT)
 		ends = company || request_done(t, c) || !best_effort_stays;
-	else if (company && now - c->curr_since_ns >= runs_ns)
+	else if (company && now - c->curr_since_ns >= preempts_after_ns)
 		ends = k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) && time_before_ns(first, t->deadline);
 	company = company || waiting_best_effort(cpu, c);
 	ends = ends || (company && request_done(t, c));

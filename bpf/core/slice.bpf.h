@@ -12,8 +12,6 @@
 
 #include "fair.bpf.h"
 
-/* The end of a slice that is closer than this counts as now. */
-#define SLICE_SLACK_NS (30 * NSEC_PER_USEC_)
 /* Lateness beyond this is a preemption interval of the vCPU, which is not compensated. */
 #define SLICE_LATE_MAX_NS (400 * NSEC_PER_USEC_)
 

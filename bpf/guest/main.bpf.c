@@ -56,6 +56,7 @@ static __always_inline bool keep(struct task_struct *prev, struct task_state *t,
 	if (t->push_to >= 0 || t->run_cpu != cpu || !k_allowed(prev, cpu))
 		return false;
 	charge(prev, t, c, cpu, now);
+	turn_ended(c, now);
 	admission_done(t);
 	if (out_of_quota(prev, t, now))
 		return false;

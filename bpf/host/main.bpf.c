@@ -75,11 +75,26 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 }
 
 /*
+ * May a task that preempts the current one of another pCPU go to its local DSQ? The kernel interrupts that pCPU then: no kick, for which this
+ * one would have to interrupt itself first, and no pass through dispatch there. Others cannot pull it from there, which in a guest
+ * matters: a vCPU may be preempted for long. Not while a higher class has that pCPU, nor if its next turn was yielded to another one.
+ */
+static __always_inline bool takes_over_there(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu)
+{
+	u64 first;
+
+	if (cpu != scx_bpf_task_cpu(p) || !c->online || c->side.away_since_ns || c->side.yield_to || t->class != CLASS_NORMAL || c->late_due_ns ||
+	    k_waiting(SCX_DSQ_LOCAL_ON | cpu))
+		return false;
+	return !k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) || time_before_ns(t->deadline, first);
+}
+
+/*
  * Does a task that begins to wait in this queue wait behind one that runs alone, and will not sleep soon? The slice of such a one has no
  * end, and what is left of its request would last until the next tick. Not if the one that begins to wait has run here until now: then
  * another one is about to run, and ends its own slice.
  */
-static __always_inline bool waits_for_endless(const struct task_struct *p, const struct task_state *t, const struct cpu_state *c, u64 now)
+static __always_inline bool waits_behind_lone(const struct task_struct *p, const struct task_state *t, const struct cpu_state *c, u64 now)
 {
 	return slice_timers_enabled && c->curr_charged_at_ns && !c->run_until_ns && t->class == c->curr_class &&
 	       curr_burst(c, now) >= long_burst_ns(c->base_request_ns) && (k_is_pinned(p) || !k_any_idle());
@@ -91,7 +106,7 @@ static __always_inline bool ends_with_request(struct cpu_state *c, s32 cpu, u64 
 	if (cpu != (s32)bpf_get_smp_processor_id() || c->curr_pid != k_current_pid())
 		return false;
 	end_turn_at(c, cpu, now + curr_remaining_ns(c, now), now);
-	return true;
+	return c->timer_at_ns != 0;
 }
 
 void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
@@ -131,12 +146,12 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	joins_queue(p, t, c, cpu, now);
 	preempts = announce(p, t, c, cpu, enq_flags, now);
-	if (preempts && takes_over(p, t, c, cpu)) {
+	if (preempts && (takes_over(p, t, c, cpu) || takes_over_there(p, t, c, cpu))) {
 		k_insert_local(p, remaining(t), enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
 	put_in_order(p, t, c, cpu, now, enq_flags);
-	if (preempts || (waits_for_endless(p, t, c, now) && !ends_with_request(c, cpu, now)))
+	if (preempts || (waits_behind_lone(p, t, c, now) && !ends_with_request(c, cpu, now)))
 		k_kick_preempt(cpu);
 }
 
@@ -146,6 +161,7 @@ static __always_inline bool keep(struct task_struct *prev, struct task_state *t,
 	if (t->run_cpu != cpu || !k_allowed(prev, cpu))
 		return false;
 	charge(prev, t, c, cpu, now);
+	turn_ended(c, now);
 	admission_done(t);
 	if (out_of_quota(prev, t, now))
 		return false;
@@ -195,13 +211,15 @@ void BPF_STRUCT_OPS(host_dispatch, s32 cpu, struct task_struct *prev)
 }
 
 /*
- * For how long does a task run before a tick lets one with an earlier deadline run instead? With timers a slice ends on time: a task that
- * did not preempt it when it woke up waits for that, unless it is a long one. (Measured with a barrier program in two VMs on two pCPUs: a
- * tick ended 310 slices per second, a fifth of all switches, and there were 0.88 times as many rounds.)
+ * For how long does a task run before a tick lets one with an earlier deadline run instead? With timers a slice of the usual length ends on
+ * time, and a task that did not preempt when it woke up waits for that. (Measured with a barrier program in two VMs on two pCPUs: ticks ended
+ * 310 slices per second, a fifth of all switches, and there were 0.88 times as many rounds.)
  */
-static __always_inline u64 least_run_ns(const struct cpu_state *c)
+static __always_inline u64 tick_preempts_after_ns(const struct cpu_state *c)
 {
-	return slice_timers_enabled ? c->base_request_ns : min_run_ns(c->base_request_ns);
+	u64 least = min_run_ns(c->base_request_ns);
+
+	return slice_timers_enabled ? max_u64(least, min_u64(c->base_request_ns, TANDEM_REQUEST_NS)) : least;
 }
 
 void BPF_STRUCT_OPS(host_tick, struct task_struct *p)
@@ -216,7 +234,7 @@ void BPF_STRUCT_OPS(host_tick, struct task_struct *p)
 	if (c->throttled_limit)
 		look_after_throttled(now);
 	charge_at_tick(p, t, c, cpu, now);
-	ends_at_tick(p, t, c, cpu, now, least_run_ns(c), true, true);
+	ends_at_tick(p, t, c, cpu, now, tick_preempts_after_ns(c), true, true);
 }
 
 void BPF_STRUCT_OPS(host_running, struct task_struct *p)

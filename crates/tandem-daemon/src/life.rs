@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 const MOST_RESTARTS: u32 = 16;
 const CALM: Duration = Duration::from_secs(60);
 
+/// How often metrics are renewed.
+const EXPORT_EVERY: Duration = Duration::from_secs(1);
+
 /// Settings that are the same on either side.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Settings {
@@ -251,6 +254,7 @@ where
     let mut reported = L::Report::default();
     let mut next_report = settings.stats_interval.map(|interval| Instant::now() + interval);
     let mut next_step = Instant::now();
+    let mut next_export = monitoring.exports().then(Instant::now);
     let mut trace_until: Option<Instant> = None;
     while !termination_requested() && !load.exited() {
         pulse.beat(Instant::now());
@@ -280,10 +284,14 @@ where
         }
         let then = load.step(now)?;
         let prints = next_report.is_some_and(|at| now >= at);
+        let exports = next_export.is_some_and(|at| now >= at);
         // A report reads the records of all CPUs: on a host it takes longer than all the rest of a step.
-        if prints || monitoring.exports() {
+        if prints || exports {
             let report = load.report()?;
-            monitoring.update(&report);
+            if exports {
+                next_export = Some(now + EXPORT_EVERY);
+                monitoring.update(&report);
+            }
             if prints {
                 next_report = settings.stats_interval.map(|interval| now + interval);
                 // A closed standard output must not end the scheduler.
@@ -307,7 +315,9 @@ mod tests {
     use scx_stats::prelude::*;
     use scx_stats_derive::Stats;
     use serde::{Deserialize, Serialize};
+    use std::cell::Cell;
     use std::io::Write;
+    use std::rc::Rc;
 
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Stats)]
     #[stat(desc = "a scheduler", _om_prefix = "t_", top)]
@@ -346,6 +356,14 @@ mod tests {
         loads: Vec<Then>,
         stood_by: u32,
         fails: bool,
+        calls: Rc<Calls>,
+    }
+
+    /// How often each was called, over all loads.
+    #[derive(Default)]
+    struct Calls {
+        report: Cell<u32>,
+        asked: Cell<u32>,
     }
 
     struct Once {
@@ -354,6 +372,7 @@ mod tests {
         steps: u32,
         traced: Vec<bool>,
         fails: bool,
+        calls: Rc<Calls>,
     }
 
     impl Side for Script {
@@ -374,7 +393,7 @@ mod tests {
 
         fn load<'a>(&'a mut self, _: &'a mut MaybeUninit<OpenObject>) -> Result<Once, DaemonError> {
             let then = if self.loads.is_empty() { None } else { Some(self.loads.remove(0)) };
-            Ok(Once { then, steps: 0, traced: Vec::new(), fails: self.fails })
+            Ok(Once { then, steps: 0, traced: Vec::new(), fails: self.fails, calls: Rc::clone(&self.calls) })
         }
 
         fn stand_by(&mut self, monitoring: &Monitoring<u32, Figures>) {
@@ -404,7 +423,13 @@ mod tests {
         }
 
         fn report(&self) -> Result<Figures, DaemonError> {
+            self.calls.report.set(self.calls.report.get() + 1);
             Ok(Figures { loads: 1 })
+        }
+
+        fn asked(&mut self, _: Instant) -> Result<(), DaemonError> {
+            self.calls.asked.set(self.calls.asked.get() + 1);
+            Ok(())
         }
 
         fn step(&mut self, now: Instant) -> Result<Then, DaemonError> {
@@ -437,17 +462,25 @@ mod tests {
 
     /// Runs a script; `meanwhile` has the socket.
     fn runs(script: &mut Script, meanwhile: impl FnOnce(&Path) + Send) -> Result<(), DaemonError> {
+        runs_with(&Settings::default(), script, meanwhile)
+    }
+
+    fn runs_with(
+        settings: &Settings,
+        script: &mut Script,
+        meanwhile: impl FnOnce(&Path) + Send,
+    ) -> Result<(), DaemonError> {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("stats");
-        let mut monitoring = Monitoring::start(None, Script::ORDERS, Script::render, &socket)?;
+        let mut monitoring = Monitoring::start(settings.metrics, Script::ORDERS, Script::render, &socket)?;
         std::thread::scope(|scope| {
             scope.spawn(|| meanwhile(&socket));
-            go_on(script, &Settings::default(), &mut monitoring)
+            go_on(script, settings, &mut monitoring)
         })
     }
 
     fn script(loads: &[Then]) -> Script {
-        Script { loads: loads.to_vec(), stood_by: 0, fails: false }
+        Script { loads: loads.to_vec(), stood_by: 0, fails: false, calls: Rc::default() }
     }
 
     #[test]
@@ -489,6 +522,28 @@ mod tests {
         })
         .unwrap();
         assert_eq!(wishes.stood_by, 1);
+    }
+
+    #[test]
+    fn a_report_is_made_only_for_who_reads_it() {
+        let reports = |settings: &Settings, asks: bool| {
+            let mut wishes = script(&[Then::GoOn(Instant::now())]);
+            let meanwhile = move |socket: &Path| {
+                if asks {
+                    ask_at::<Figures, Value>(socket, "top", &[]).unwrap();
+                }
+            };
+            runs_with(settings, &mut wishes, meanwhile).unwrap();
+            (wishes.calls.report.get(), wishes.calls.asked.get())
+        };
+        // Forty steps, and one report at the end of each of two loads.
+        assert_eq!(reports(&Settings::default(), false), (2, 0));
+        let (made, asked) = reports(&Settings::default(), true);
+        assert!(asked > 0 && made == 2 + asked, "{made} {asked}");
+        let stats = Settings { stats_interval: Some(Duration::from_millis(50)), ..Settings::default() };
+        assert!(reports(&stats, false).0 > 4);
+        let metrics = Settings { metrics: Some(([127, 0, 0, 1], 0).into()), ..Settings::default() };
+        assert_eq!(reports(&metrics, false), (3, 0), "once a second");
     }
 
     #[test]

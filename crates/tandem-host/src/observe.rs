@@ -21,10 +21,10 @@ const PREFIX: &str = "observe_";
 /// Watches while it is attached, until it is dropped.
 pub struct Observer<'a> {
     skel: ObserveSkel<'a>,
-    links: Vec<Link>,
+    /// By the names of the programs.
+    links: Vec<(String, Link)>,
     missing: Vec<&'static Hook>,
-    /// Programs that were not loaded, or were refused.
-    left_out: Vec<&'static str>,
+    exits: bool,
     cost: bool,
 }
 
@@ -55,13 +55,9 @@ impl<'a> Observer<'a> {
         if let Some(hook) = missing.iter().find(|hook| hook.needed) {
             return Err(HostError::NoHook(hook.name));
         }
-        let mut left_out: Vec<&'static str> = missing.iter().map(|hook| hook.program).collect();
-        if !exits {
-            left_out.push(ON_EXITS);
-        }
         let mut open = ObserveSkelBuilder::default().open(storage).map_err(HostError::Load)?;
         for mut program in open.open_object_mut().progs_mut() {
-            if left_out.iter().any(|name| program.name() == *name) {
+            if missing.iter().any(|hook| program.name() == hook.program) {
                 program.set_autoload(false);
             }
         }
@@ -70,25 +66,26 @@ impl<'a> Observer<'a> {
         open.maps.threads.set_max_entries(threads).map_err(HostError::Load)?;
         open.maps.vcpus.set_max_entries(threads).map_err(HostError::Load)?;
         let skel = open.load().map_err(HostError::Load)?;
-        Ok(Self { skel, links: Vec::new(), missing, left_out, cost })
+        Ok(Self { skel, links: Vec::new(), missing, exits, cost })
     }
 
-    /// Begins to watch, with empty records: what was known before it was detached is of that time.
+    /// Begins to watch, with empty records: what was known before it was detached is of that time. Until [`Self::settle`] it looks at
+    /// exits, too, by which vCPUs are found that run and are not switched.
     ///
     /// # Errors
     /// The kernel refuses a program that is needed, or records cannot be removed.
     pub fn attach(&mut self) -> Result<(), HostError> {
         self.forget()?;
         for program in self.skel.object_mut().progs_mut() {
-            if self.left_out.iter().any(|name| program.name() == *name) {
+            let name = program.name().to_string_lossy().into_owned();
+            if self.missing.iter().any(|hook| hook.program == name) {
                 continue;
             }
-            match (program.attach(), HOOKS.iter().find(|hook| program.name() == hook.program)) {
-                (Ok(link), _) => self.links.push(link),
+            match (program.attach(), HOOKS.iter().find(|hook| hook.program == name)) {
+                (Ok(link), _) => self.links.push((name, link)),
                 (Err(error), Some(hook)) if !hook.needed => {
                     log::warn!("{} cannot be traced, which would tell {}: {error}", hook.name, hook.tells);
                     self.missing.push(hook);
-                    self.left_out.push(hook.program);
                 }
                 (Err(error), _) => {
                     self.links.clear();
@@ -97,6 +94,13 @@ impl<'a> Observer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What runs is known by now: exits are looked at no longer, unless they are to be counted.
+    pub fn settle(&mut self) {
+        if !self.exits {
+            self.links.retain(|(name, _)| name != ON_EXITS);
+        }
     }
 
     /// Watches no longer, and costs nothing any more, until it is attached again.

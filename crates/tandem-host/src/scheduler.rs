@@ -37,11 +37,15 @@ use tandem_probe::kernel::KernelView;
 const STEP: Duration = Duration::from_millis(500);
 /// Length of an interval of the observer.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// The observer is attached while somebody reads what it sees, and for so long after the last request. Two intervals and some.
+/// The observer is attached while somebody reads what it sees: for so long after the last request, or for half as long again as the last two were
+/// apart, unless that is too long.
 const LINGER: Duration = Duration::from_secs(5);
+const LONGEST_LINGER: Duration = Duration::from_secs(90);
+/// How long it looks which vCPUs there are, before its first interval.
+const WARM_UP: Duration = Duration::from_millis(500);
 /// How long a client waits for an interval of the observer to end, and how often it asks.
-const PATIENCE: Duration = Duration::from_secs(6);
-const ASK_EVERY: Duration = Duration::from_millis(300);
+const PATIENCE: Duration = Duration::from_secs(8);
+const ASK_EVERY: Duration = Duration::from_millis(700);
 /// With -vv the verifier reports its effort for each program.
 const VERIFIER_STATISTICS: u32 = 4;
 /// The kernel's description of the CPUs.
@@ -129,16 +133,16 @@ struct Host<'o> {
 impl Host<'_> {
     /// Once, as soon as KVM is there, and before the scheduler: loading takes long. A host that cannot be watched is scheduled all the
     /// same.
-    fn start_watching(&mut self) {
+    fn prepare_to_watch(&mut self) {
         let Some(storage) = self.for_the_watch.take() else { return };
         // Only the metrics tell exits.
-        match Watch::start(storage, self.options.metrics.is_some(), false) {
+        match Watch::load(storage, self.options.metrics.is_some(), false) {
             Ok(watch) => self.watch = Some(watch),
             Err(error) => log::warn!("the VMs are not observed: {error}"),
         }
     }
 
-    /// Attaches the observer or detaches it. Returns whether an interval begins now.
+    /// Attaches the observer or detaches it. Returns whether it begins to look now.
     fn watch_if(&mut self, wanted: bool) -> bool {
         let Some(watch) = self.watch.as_mut().filter(|watch| watch.watches() != wanted) else { return false };
         if !wanted {
@@ -193,6 +197,30 @@ impl<'o> Side for Host<'o> {
     fn stood_still(&mut self) {}
 }
 
+/// Clients that ask what VMs get.
+#[derive(Debug, Default)]
+struct Readers {
+    asked: Option<Instant>,
+    linger: Duration,
+}
+
+impl Readers {
+    /// One asks. Returns whether nobody has for a while.
+    fn ask(&mut self, now: Instant) -> bool {
+        let is_new = !self.read_at(now);
+        let gap = self.asked.map_or(Duration::ZERO, |asked| now.saturating_duration_since(asked));
+        let longer = gap * 3 / 2;
+        self.linger = if longer > LONGEST_LINGER { LINGER } else { longer.max(LINGER) };
+        self.asked = Some(now);
+        is_new
+    }
+
+    /// May the next request still come?
+    fn read_at(&self, now: Instant) -> bool {
+        self.asked.is_some_and(|asked| now < asked + self.linger)
+    }
+}
+
 struct Running<'a, 'o> {
     skel: HostSkel<'a>,
     link: Option<Link>,
@@ -202,13 +230,12 @@ struct Running<'a, 'o> {
     hooks: Hooks,
     exits: Exits,
     next_interval: Instant,
-    /// When somebody last asked what VMs get, or could have begun to.
-    asked: Instant,
-    /// An interval has ended since the observer was attached.
+    readers: Readers,
+    /// It has seen an interval since it was attached.
     observed_once: bool,
     /// What the observer saw in its last interval, by the process of the VMM, and in all.
     seen: BTreeMap<u32, VmReport>,
-    observed: Arc<Totals>,
+    totals: Arc<Totals>,
     affinity: Affinity,
     /// Weight of each VM and pCPUs that it is entitled to, by the number of its record, as of the last interval.
     entitled: BTreeMap<u32, (f64, f64)>,
@@ -222,7 +249,7 @@ impl<'a, 'o> Running<'a, 'o> {
         let online = kernel_cpu_list("online")?;
         let mut hooks = Hooks::find();
         if hooks.kvm {
-            host.start_watching();
+            host.prepare_to_watch();
         }
         let mut skel = load(host.options, &hooks, nr_cpus, &online, storage).map_err(DaemonError::Load)?;
         let link = scx_ops_attach!(skel, tandem_host).map_err(DaemonError::Load)?;
@@ -247,10 +274,10 @@ impl<'a, 'o> Running<'a, 'o> {
             hooks,
             exits: Exits::new(),
             next_interval: now + INTERVAL,
-            asked: now,
+            readers: Readers::default(),
             observed_once: false,
             seen: BTreeMap::new(),
-            observed: Arc::default(),
+            totals: Arc::default(),
             affinity: Affinity::default(),
             entitled: BTreeMap::new(),
             installed: BTreeSet::new(),
@@ -298,18 +325,18 @@ impl<'a, 'o> Running<'a, 'o> {
     /// Does anybody read what the observer sees? It costs as much as a third of the scheduler.
     fn somebody_reads(&self, now: Instant) -> bool {
         let options = self.host.options;
-        options.metrics.is_some() || options.stats_interval.is_some() || now < self.asked + LINGER
+        options.metrics.is_some() || options.stats_interval.is_some() || self.readers.read_at(now)
     }
 
     /// An interval of the observer may have ended.
     fn watch(&mut self, vms: &[Vm], now: Instant) {
         let read = self.somebody_reads(now);
         if self.host.watch_if(read) {
-            self.next_interval = now + INTERVAL;
+            self.next_interval = now + WARM_UP;
         }
         let interval_ends = read && now >= self.next_interval;
         let ended = match self.host.watch.as_mut().filter(|_| interval_ends).map(Watch::interval) {
-            Some(ended) => self.host.unless_it_fails(ended),
+            Some(ended) => self.host.unless_it_fails(ended).flatten(),
             None => None,
         };
         if let Some((report, totals)) = ended {
@@ -317,7 +344,7 @@ impl<'a, 'o> Running<'a, 'o> {
             let tids = parts.filter(|part| part.vcpu.is_some()).filter_map(|part| part.tid).collect();
             self.affinity.update(tids, now);
             self.seen = report.vms.into_iter().map(|vm| (vm.pid, vm)).collect();
-            self.observed = totals;
+            self.totals = totals;
             self.observed_once = true;
         }
         if !self.host.watch.as_ref().is_some_and(Watch::watches) {
@@ -374,7 +401,7 @@ impl<'a, 'o> Running<'a, 'o> {
             now.limits = u64::from(bss.nr_limits);
         }
         let stats = HostStats::totals(counters, now, self.vm_stats(vms));
-        Ok(HostReport { stats, observed: Arc::clone(&self.observed) })
+        Ok(HostReport { stats, observed: Arc::clone(&self.totals) })
     }
 
     fn vm_stats(&self, vms: &[Vm]) -> BTreeMap<String, VmStats> {
@@ -382,6 +409,8 @@ impl<'a, 'o> Running<'a, 'o> {
             let name = self.name_of(vm, vms);
             let seen = self.seen.get(&vm.pid);
             let of = |figure: fn(&VmReport) -> f64| seen.map_or(0.0, figure);
+            // vCPUs that slept all the time were not seen.
+            let part = seen.map_or(0.0, |seen| seen.vcpus as f64 / f64::from(vm.vcpus.max(1))).min(1.0);
             let (weight, entitled) = self.entitled.get(&vm.number).copied().unwrap_or((100.0, 0.0));
             let stats = VmStats {
                 pid: u64::from(vm.pid),
@@ -391,8 +420,8 @@ impl<'a, 'o> Running<'a, 'o> {
                 observed: u64::from(seen.is_some()),
                 run_pct: of(|vm| vm.run_pct),
                 vmm_run_pct: of(|vm| vm.vmm_run_pct),
-                ready_pct: of(|vm| vm.ready_pct),
-                steal_pct: of(|vm| vm.steal_pct),
+                ready_pct: of(|vm| vm.ready_pct) * part,
+                steal_pct: of(|vm| vm.steal_pct) * part,
                 irq_to_run_mean_us: of(|vm| vm.interrupt_to_run.mean_ns().unwrap_or(0.0) / 1e3),
                 irq_to_run_p99_us: of(|vm| vm.interrupt_to_run.quantile_ns(0.99).unwrap_or(0.0) / 1e3),
                 settings: self.host.set.get(&name).map(ToString::to_string).unwrap_or_default(),
@@ -426,8 +455,11 @@ impl Load for Running<'_, '_> {
     }
 
     fn asked(&mut self, now: Instant) -> Result<(), HostError> {
-        self.asked = now;
-        self.look_at_vms()
+        // While an interval ends every two seconds, that is the time for it.
+        if self.readers.ask(now) || !self.host.watch.as_ref().is_some_and(Watch::watches) {
+            self.look_at_vms()?;
+        }
+        Ok(())
     }
 
     fn step(&mut self, now: Instant) -> Result<Then, HostError> {
@@ -543,4 +575,23 @@ fn load<'a>(
         skel.maps.cpus.update(&u32::try_from(cpu)?.to_ne_bytes(), &record, MapFlags::ANY)?;
     }
     Ok(skel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_observer_stays_for_who_asks_again() {
+        let (mut readers, start) = (Readers::default(), Instant::now());
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        assert!(!readers.read_at(at(0)));
+        assert!(readers.ask(at(0)));
+        assert!(readers.read_at(at(4)) && !readers.read_at(at(5)));
+        // Every ten seconds: the second request is new, too, the third is not.
+        assert!(readers.ask(at(10)) && readers.read_at(at(24)));
+        assert!(!readers.ask(at(20)) && readers.read_at(at(34)) && !readers.read_at(at(35)));
+        // The next day.
+        assert!(readers.ask(at(90_000)) && readers.read_at(at(90_004)) && !readers.read_at(at(90_005)));
+    }
 }

@@ -12,7 +12,8 @@ use std::sync::Arc;
 /// Watches VMs until it is dropped.
 pub struct Watch<'a> {
     observer: Observer<'a>,
-    earlier: Snapshot,
+    /// Of the beginning of the interval; nothing while it looks which vCPUs there are.
+    earlier: Option<Snapshot>,
     labels: Labels,
 }
 
@@ -26,10 +27,23 @@ impl<'a> Watch<'a> {
         exits: bool,
         cost: bool,
     ) -> Result<Self, HostError> {
-        let mut observer = Observer::load(storage, exits, cost)?;
-        observer.attach()?;
-        log::info!("observing by {} hooks", observer.hooks());
-        Ok(Self { earlier: observer.snapshot()?, observer, labels: Labels::default() })
+        let mut watch = Self::load(storage, exits, cost)?;
+        watch.resume()?;
+        watch.interval()?;
+        Ok(watch)
+    }
+
+    /// Loads what watches, and does not watch yet.
+    ///
+    /// # Errors
+    /// KVM is not there, the kernel lacks what is needed, or refuses.
+    pub fn load(
+        storage: &'a mut MaybeUninit<OpenObject>,
+        exits: bool,
+        cost: bool,
+    ) -> Result<Self, HostError> {
+        let observer = Observer::load(storage, exits, cost)?;
+        Ok(Self { earlier: None, observer, labels: Labels::default() })
     }
 
     /// Does it watch now?
@@ -42,27 +56,31 @@ impl<'a> Watch<'a> {
         self.observer.detach();
     }
 
-    /// Watches again; the first interval begins now.
+    /// Begins to watch. Until the first interval begins it looks which vCPUs there are.
     ///
     /// # Errors
-    /// The kernel refuses, or the observer's maps cannot be read.
+    /// The kernel refuses.
     pub fn resume(&mut self) -> Result<(), HostError> {
         self.observer.attach()?;
-        self.earlier = self.observer.snapshot()?;
+        self.earlier = None;
+        log::info!("observing by {} hooks", self.observer.hooks());
         Ok(())
     }
 
-    /// An interval ends, and the next one begins: what came in it, and the totals.
+    /// An interval ends, and the next one begins: what came in it, and the totals. Nothing if none had begun since it was resumed.
     ///
     /// # Errors
     /// The observer's maps cannot be read.
-    pub fn interval(&mut self) -> Result<(Report, Arc<Totals>), HostError> {
+    pub fn interval(&mut self) -> Result<Option<(Report, Arc<Totals>)>, HostError> {
         let later = self.observer.snapshot()?;
+        let Some(earlier) = self.earlier.replace(later.clone()) else {
+            self.observer.settle();
+            return Ok(None);
+        };
         self.labels.update(&later.vms());
-        let mut report = between(&self.earlier, &later, |pid| self.labels.of(pid));
+        let mut report = between(&earlier, &later, |pid| self.labels.of(pid));
         report.not_observed = self.observer.not_observed();
-        let totals = Totals { snapshot: later.clone(), labels: self.labels.clone() };
-        self.earlier = later;
-        Ok((report, Arc::new(totals)))
+        let totals = Totals { snapshot: later, labels: self.labels.clone() };
+        Ok(Some((report, Arc::new(totals))))
     }
 }

@@ -67,12 +67,15 @@ impl Tally {
         let runnable: Vec<_> = threads.iter().filter(|(_, seen)| seen.runnable).collect();
         let mut on: BTreeMap<usize, usize> = cpus.iter().map(|cpu| (*cpu, 0)).collect();
         for (_, seen) in &runnable {
-            *on.entry(seen.cpu).or_default() += 1;
+            if let Some(there) = on.get_mut(&seen.cpu) {
+                *there += 1;
+            }
         }
         for (i, (process, one)) in runnable.iter().enumerate() {
             for (_, other) in runnable[i + 1..].iter().filter(|(of, _)| of == process) {
                 self.pairs += 1;
-                let as_good = on.iter().any(|(cpu, there)| *cpu != one.cpu && there < &on[&one.cpu]);
+                let here = on.get(&one.cpu).copied().unwrap_or(0);
+                let as_good = on.iter().any(|(cpu, there)| *cpu != one.cpu && *there < here);
                 self.stacked += u64::from(one.cpu == other.cpu && as_good);
             }
         }
@@ -147,6 +150,14 @@ mod tests {
 
     fn seen(process: usize, runnable: bool, cpu: usize) -> (usize, Seen) {
         (process, Seen { runnable, cpu })
+    }
+
+    #[test]
+    fn the_kernels_own_words_are_understood() {
+        let cpu = crate::sys::allowed_cpus().unwrap()[0];
+        crate::sys::pin_to_cpu(cpu).unwrap();
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        assert_eq!(parse(&stat), Some(Seen { runnable: true, cpu }));
     }
 
     #[test]

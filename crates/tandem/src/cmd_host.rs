@@ -303,7 +303,7 @@ impl HostCmd {
                 std::thread::sleep(STEP.min(next.saturating_duration_since(Instant::now())));
             }
             next += interval;
-            let (report, totals) = watch.interval()?;
+            let Some((report, totals)) = watch.interval()? else { continue };
             if !self.print(&report)? {
                 return Ok(ExitCode::SUCCESS);
             }

@@ -4,7 +4,7 @@
 
 use super::maps::{Kind, Map};
 use super::{flush, insert, State, Task, Timer, CURRENT, HEADER};
-use crate::scx::kernel::{Effect, Insertion, Iteration, Place, DSQ_LOCAL, WAKE_SYNC};
+use crate::scx::kernel::{Effect, Insertion, Iteration, Place, DSQ_LOCAL, DSQ_LOCAL_ON, WAKE_SYNC};
 use std::ffi::{c_char, c_void, CStr};
 use std::ptr;
 
@@ -386,6 +386,12 @@ extern "C" fn scx_bpf_dsq_nr_queued(dsq: u64) -> i32 {
     let kernel = &state().kernel;
     if dsq == DSQ_LOCAL {
         return kernel.cpus[kernel.here].local.len() as i32;
+    }
+    if dsq & DSQ_LOCAL_ON == DSQ_LOCAL_ON {
+        return kernel
+            .cpus
+            .get((dsq & 0xFFFF_FFFF) as usize)
+            .map_or(ENOENT as i32, |cpu| cpu.local.len() as i32);
     }
     kernel.dsqs.get(&dsq).map_or(ENOENT as i32, |dsq| dsq.len() as i32)
 }
