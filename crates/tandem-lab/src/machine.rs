@@ -3,6 +3,7 @@
 use crate::fetch::{with_own_loader, Parts};
 use crate::link::Link;
 use crate::noise;
+use crate::rig;
 use crate::sign::{sign, Sign};
 use crate::{sys, LabError};
 use std::fs::{self, File};
@@ -104,7 +105,11 @@ impl Machine {
             .arg(&parts.kernel.vmlinux)
             .arg("-initrd")
             .arg(initrd)
-            .args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/init tandem.role=host"])
+            .arg("-append")
+            .arg(format!(
+                "console=ttyS0 quiet panic=-1 rdinit=/init tandem.role=host {}",
+                rig::kernel_args(accel)
+            ))
             .args(["-device", "virtio-serial-pci", "-chardev"])
             .arg(format!("socket,id=line,path={},server=on,wait=off", socket.display()))
             .args(["-device", &format!("virtserialport,chardev=line,name={PORT_NAME}")])

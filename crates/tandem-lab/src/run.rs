@@ -438,6 +438,7 @@ fn new_result(experiment: &Experiment, parts: &fetch::Parts, accel: Accel) -> Ex
         ("kernel", json!(parts.kernel.release)),
         ("qemu", json!(parts.qemu_version)),
         ("accel", json!(accel.name())),
+        ("kernel_args", json!(rig::kernel_args(accel))),
         ("slice_timers", json!(experiment.is_of_the_host() || rig::has_slice_timers(experiment.mode, accel))),
         ("cpus", json!(cores)),
         ("date", json!(today())),

@@ -120,7 +120,7 @@ impl Session {
                     }),
                     cpu_model: cpu_model(accel, vm.paravirtual),
                     kernel: parts.kernel_of(&vm.name).release.clone(),
-                    kernel_args: vm.kernel_args.clone(),
+                    kernel_args: format!("{} {}", rig::kernel_args(accel), vm.kernel_args),
                     emulator_apart: vm.emulator_apart,
                 };
                 let started = machine.link.ask(SELF, Op::StartVm(spec), SHORT * 2);
