@@ -9,7 +9,7 @@
 #define CORE_COUNTERS(X) \
 	X(QUEUED, queued, "tasks put into a queue") \
 	X(KEPT, kept, "tasks that kept running after their request, with the earliest deadline") \
-	X(REGRANTED, regranted, "slices given back that the host had stolen") \
+	X(REGRANTED, regranted, "slices that had ended early (by steal, a timer, the tick) and went on, because no other task came first") \
 	X(PULLED, pulled, "tasks pulled from another CPU's queue") \
 	X(PREEMPTED, preempted, "wake-up preemptions") \
 	X(FLOOR, floor, "SCHED_IDLE slices granted only to satisfy the watchdog") \

@@ -15,9 +15,10 @@
 /* The host side's part of a pCPU's record. */
 struct side_cpu {
 	s32 yield_to;		/* task that runs next here, because the current one yielded to it; 0: none */
-	u32 unused;
+	u32 yields_in_row;	/* turns here that were yielded, one after another */
 	u64 yield_ns;		/* for how long it may: what is left of the current one's request; for the task whose yield_cpu is this one */
 	u64 away_since_ns;	/* a higher class has this pCPU since then; 0: none has */
+	u64 left_idle_ns;	/* it is idle no longer since then, and no task of ours has run yet; 0: one has, or it is idle */
 	u64 share_at_ns;	/* when `share` was last updated */
 	u32 share;		/* what higher classes leave of this pCPU, of TANDEM_SCALE (policy/host/away.h) */
 	u32 pull_first;		/* pCPU plus 1 whose waiting task this idle one was kicked for; 0: none (any CPU) */

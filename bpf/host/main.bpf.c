@@ -47,19 +47,26 @@ s32 BPF_STRUCT_OPS(host_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wak
 	return cpu;
 }
 
-/* As in the guest: returns whether p preempts the current task of `cpu`, otherwise an idle pCPU that may pull it is kicked. */
-static __always_inline bool announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 enq_flags, u64 now)
+/* What becomes of a task that is queued. */
+enum fate {
+	RUNS_SOON,	/* on an idle pCPU */
+	PREEMPTS,	/* the current task */
+	WAITS,
+};
+
+/* As in the guest: does p preempt the current task of `cpu`? Otherwise an idle pCPU that may pull it is kicked. */
+static __always_inline enum fate announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 enq_flags, u64 now)
 {
 	struct cpu_state *other;
 	s32 idle;
 
-	if (is_idle(c)) {
+	if (is_idle(c) && !taken_when_idle(c, now)) {
 		if (!(enq_flags & SCX_ENQ_WAKEUP) || cpu != scx_bpf_task_cpu(p))
 			k_kick_idle(cpu);
-		return false;
+		return RUNS_SOON;
 	}
 	if (c->endless || (t->class == CLASS_NORMAL && c->curr_class == CLASS_BEST_EFFORT))
-		return true;
+		return PREEMPTS;
 	if (!k_is_pinned(p) && k_any_idle()) {
 		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 		other = idle != cpu ? cpu_state(idle) : NULL;
@@ -67,37 +74,37 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 			/* On a large host it would not find the task by itself. */
 			other->side.pull_first = cpu + 1;
 			k_kick_idle(idle);
-			return false;
+			return RUNS_SOON;
 		}
 	}
 	/* A vCPU that does I/O sleeps for a moment many times per request, and each time a CPU-bound one begins to run. */
-	return preempts_current(p, t, c, enq_flags, true, now);
+	return preempts_current(p, t, c, enq_flags, true, now) ? PREEMPTS : WAITS;
 }
 
 /*
  * May a task that preempts the current one of another pCPU go to its local DSQ? The kernel interrupts that pCPU then: no kick, for which this
  * one would have to interrupt itself first, and no pass through dispatch there. Others cannot pull it from there, which in a guest
- * matters: a vCPU may be preempted for long. Not while a higher class has that pCPU, nor if its next turn was yielded to another one.
+ * matters: a vCPU may be preempted for long. Not while a higher class has that pCPU.
  */
 static __always_inline bool takes_over_there(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu)
 {
 	u64 first;
 
-	if (cpu != scx_bpf_task_cpu(p) || !c->online || c->side.away_since_ns || c->side.yield_to || t->class != CLASS_NORMAL || c->late_due_ns ||
+	if (cpu != scx_bpf_task_cpu(p) || !c->online || c->side.away_since_ns || t->class != CLASS_NORMAL || c->late_due_ns ||
 	    k_waiting(SCX_DSQ_LOCAL_ON | cpu))
 		return false;
 	return !k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) || time_before_ns(t->deadline, first);
 }
 
 /*
- * Does a task that begins to wait in this queue wait behind one that runs alone, and will not sleep soon? The slice of such a one has no
+ * Does a task that waits in this queue wait behind one that runs alone, and will not sleep soon? The slice of such a one has no
  * end, and what is left of its request would last until the next tick. Not if the one that begins to wait has run here until now: then
  * another one is about to run, and ends its own slice.
  */
-static __always_inline bool waits_behind_lone(const struct task_struct *p, const struct task_state *t, const struct cpu_state *c, u64 now)
+static __always_inline bool waits_behind_lone(const struct task_state *t, const struct cpu_state *c, u64 now)
 {
 	return slice_timers_enabled && c->curr_charged_at_ns && !c->run_until_ns && t->class == c->curr_class &&
-	       curr_burst(c, now) >= long_burst_ns(c->base_request_ns) && (k_is_pinned(p) || !k_any_idle());
+	       curr_burst(c, now) >= long_burst_ns(c->base_request_ns);
 }
 
 /* Then the slice of that one ends with its request. Returns false where only a look at the queue can see to it: timers are set on their own CPU. */
@@ -114,7 +121,7 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 	struct task_state *t = task_state(p);
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_state *c = cpu_state(cpu);
-	bool preempts;
+	enum fate fate;
 	u32 limit;
 	u64 now;
 
@@ -123,7 +130,8 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	now = k_now();
-	if (serves_at_once(p, t, c, cpu, enq_flags, now)) {
+	/* The next turn may have been yielded to another task: that is dispatch's to keep. */
+	if (!c->side.yield_to && serves_at_once(p, t, c, cpu, enq_flags, now)) {
 		k_insert_local(p, c->base_request_ns, enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
@@ -145,13 +153,13 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 	if (!c)
 		return;
 	joins_queue(p, t, c, cpu, now);
-	preempts = announce(p, t, c, cpu, enq_flags, now);
-	if (preempts && (takes_over(p, t, c, cpu) || takes_over_there(p, t, c, cpu))) {
+	fate = announce(p, t, c, cpu, enq_flags, now);
+	if (fate == PREEMPTS && !c->side.yield_to && (takes_over(p, t, c, cpu) || takes_over_there(p, t, c, cpu))) {
 		k_insert_local(p, remaining(t), enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
 	put_in_order(p, t, c, cpu, now, enq_flags);
-	if (preempts || (waits_behind_lone(p, t, c, now) && !ends_with_request(c, cpu, now)))
+	if (fate == PREEMPTS || (fate == WAITS && waits_behind_lone(t, c, now) && !ends_with_request(c, cpu, now)))
 		k_kick_preempt(cpu);
 }
 
@@ -185,8 +193,11 @@ void BPF_STRUCT_OPS(host_dispatch, s32 cpu, struct task_struct *prev)
 	if (c->throttled_limit)
 		look_after_throttled(now);
 	/* A claim is for the next turn, which is no longer than a request: who is overdue comes after it. */
-	if (c->side.yield_to && serve_yielded(cpu))
+	if (c->side.yield_to && serve_yielded(cpu)) {
+		c->side.yields_in_row++;
 		return;
+	}
+	c->side.yields_in_row = 0;
 	if (serve_overdue(c, cpu, now))
 		return;
 	if (prev && k_wants_to_run(prev))
@@ -203,7 +214,7 @@ void BPF_STRUCT_OPS(host_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (!kept && ((may_wait(c, CLASS_BEST_EFFORT) && k_take(queue_of(cpu, CLASS_BEST_EFFORT))) || take_best_effort(cpu)))
 		return;
-	if (!t || (!kept && out_of_quota(prev, t, now)))
+	if (!t || (!kept && out_of_quota(prev, t, now)) || overtaken())
 		return;
 	if (kept)
 		count(c, CNT_KEPT);
@@ -247,6 +258,8 @@ void BPF_STRUCT_OPS(host_running, struct task_struct *p)
 	if (!t || !c)
 		return;
 	side_cpu_back(c, now);
+	if (c->side.pull_first)
+		c->side.pull_first = 0;
 	looks_for_vcpu(t, c);
 	turn_begins(p, t, c, cpu, now);
 	turn_lasts(p, t, c, cpu, now);
@@ -275,8 +288,12 @@ void BPF_STRUCT_OPS(host_update_idle, s32 cpu, bool idle)
 {
 	struct cpu_state *c = cpu_state(cpu);
 
-	if (!c || !idle)
+	if (!c)
 		return;
+	if (!idle) {
+		leaves_idle(c, k_now());
+		return;
+	}
 	side_cpu_back(c, k_now());
 	c->curr_class = CLASS_NONE;
 	rests(c, cpu);

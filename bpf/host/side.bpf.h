@@ -8,10 +8,23 @@
 #include "../core/fair.bpf.h"
 #include "../core/side.bpf.h"
 
+/* A pCPU that left idle for a task of ours runs it by then. */
+#define TAKEN_AFTER_NS (500 * NSEC_PER_USEC_)
+
+/* Did a higher class take this pCPU when it was idle? The kernel says only that it is idle no longer. */
+static __always_inline bool taken_when_idle(const struct cpu_state *c, u64 now)
+{
+	return c->side.left_idle_ns && now > c->side.left_idle_ns + TAKEN_AFTER_NS;
+}
+
 /* What higher classes leave of this pCPU, at this moment. */
 static __always_inline u32 share_now(const struct cpu_state *c, u64 now)
 {
-	return share_left(c->side.share, c->side.away_since_ns, sub_floor_u64(now, c->side.share_at_ns));
+	u64 since = c->side.left_idle_ns;
+
+	if (!taken_when_idle(c, now))
+		return share_left(c->side.share, c->side.away_since_ns, sub_floor_u64(now, c->side.share_at_ns));
+	return share_left(share_left(c->side.share, false, sub_floor_u64(since, c->side.share_at_ns)), true, now - since);
 }
 
 static __always_inline u32 side_capacity(const struct cpu_state *c, u64 now)
@@ -52,8 +65,16 @@ static __always_inline void side_cpu_lost(struct cpu_state *c)
 /* The pCPU is ours again. */
 static __always_inline void side_cpu_back(struct cpu_state *c, u64 now)
 {
-	if (c->side.away_since_ns)
+	if (c->side.away_since_ns || taken_when_idle(c, now))
 		share_changes(c, 0, now);
+	if (c->side.left_idle_ns)
+		c->side.left_idle_ns = 0;
+}
+
+/* It is idle no longer: for a task of ours, which running() says at once, or for a higher class. */
+static __always_inline void leaves_idle(struct cpu_state *c, u64 now)
+{
+	c->side.left_idle_ns = now;
 }
 
 static __always_inline u64 side_stolen_ns(s32 cpu)
@@ -130,6 +151,7 @@ static __always_inline void side_cpu_online(struct cpu_state *c)
 {
 	c->side.yield_to = 0;
 	c->side.away_since_ns = 0;
+	c->side.left_idle_ns = 0;
 	c->side.share = TANDEM_SCALE;
 }
 

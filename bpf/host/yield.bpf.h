@@ -22,11 +22,8 @@ static __always_inline bool is_far_ahead(const struct task_state *t, const struc
 	return time_before_ns(clock_now(c, class_index(t->class), now) + virtual_ns(t->request_ns, t->weight), t->v);
 }
 
-/* What is left of the current task's request, with what has not been charged yet. */
-static __always_inline u64 left_of(const struct task_state *t, const struct cpu_state *c, u64 now)
-{
-	return sub_floor_u64(remaining(t), c->curr_charged_at_ns ? sub_floor_u64(now, c->curr_charged_at_ns) : 0);
-}
+/* So many turns in a row are yielded on a pCPU at most. They come before those that are overdue, who must not wait for long. */
+#define YIELDS_IN_ROW_MAX 16
 
 /* Does `to` wait in the queue that it is counted in? It may be on its way from one to another. */
 static __always_inline bool waits_where_counted(struct task_struct *to, const struct task_state *t)
@@ -59,14 +56,14 @@ bool BPF_STRUCT_OPS(host_yield, struct task_struct *from, struct task_struct *to
 	if (is_far_ahead(t, c, now) || is_far_ahead(target, there, now))
 		return false;
 	/* The next dispatch here is claimed already, and that claim is kept. */
-	if (c->side.yield_to)
+	if (c->side.yield_to || c->side.yields_in_row >= YIELDS_IN_ROW_MAX)
 		return false;
 	/* Another one has yielded to it already. */
 	claimed = target->side.yield_cpu >= 0 ? cpu_state(target->side.yield_cpu) : NULL;
 	if (claimed && claimed->side.yield_to == to->pid)
 		return false;
 	c->side.yield_to = to->pid;
-	c->side.yield_ns = max_u64(left_of(t, c, now), TANDEM_QUOTA_RUN_MIN_NS);
+	c->side.yield_ns = max_u64(curr_remaining_ns(c, now), TANDEM_QUOTA_RUN_MIN_NS);
 	target->side.yield_cpu = cpu;
 	c->endless = 0;
 	k_set_slice(from, 0);

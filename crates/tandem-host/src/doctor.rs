@@ -1,6 +1,6 @@
 //! What of this machine matters to a host of virtual machines. Looks at everything, changes nothing.
 
-use crate::hooks::{Kernel, HOOKS};
+use crate::hooks::{Hook, Kernel, HOOKS, OF_THE_SCHEDULER};
 use std::path::Path;
 use tandem_daemon::finding::{Finding, State};
 
@@ -42,11 +42,21 @@ fn hooks(kernel: &Kernel) -> Finding {
 
 fn of_the_scheduler(kernel: &Kernel) -> Finding {
     let there = kernel.of_the_scheduler();
-    let names: Vec<&str> = there.iter().map(|hook| hook.name).collect();
+    let names = |hooks: &[&Hook]| hooks.iter().map(|hook| hook.name).collect::<Vec<_>>().join(", ");
+    // Of the functions that handle exits a machine has those of its processor's maker.
+    let handles_exits = |hook: &Hook| hook.name.ends_with("_handle_exit");
+    let one_handles = there.iter().any(|hook| handles_exits(hook));
+    let missing: Vec<&Hook> = OF_THE_SCHEDULER
+        .iter()
+        .filter(|hook| !(there.contains(hook) || one_handles && handles_exits(hook)))
+        .collect();
     let (state, found, advice) = if there.is_empty() {
         (State::Note, "none".to_owned(), "tandem host schedules vCPUs as any other thread on this kernel")
+    } else if missing.is_empty() {
+        (State::Good, names(&there), "")
     } else {
-        (State::Good, names.join(", "), "")
+        let found = format!("{}; not {}", names(&there), names(&missing));
+        (State::Note, found, "vCPUs are known; one out of quota may stop where it holds a kernel lock")
     };
     Finding { subject: "hooks of tandem host", state, found, advice }
 }
@@ -79,7 +89,7 @@ fn polling(root: &Path) -> Finding {
     let ns: u64 = text.trim().parse().unwrap_or(0);
     let found = match ns {
         0 => "off".to_owned(),
-        ns => format!("for up to {} us; KVM itself ends it when another task wants the pCPU", ns / 1000),
+        ns => format!("for up to {} us; KVM ends it when another task is in the pCPU's run queue", ns / 1000),
     };
     Finding { subject: "halt polling", state: State::Good, found, advice: "" }
 }

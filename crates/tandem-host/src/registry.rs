@@ -44,6 +44,8 @@ pub(crate) fn read(vms: &impl MapCore, kvm_vms: &impl MapCore) -> Result<Vec<Vm>
         found.extend(record.and_then(|record| Vm::read(&record, number, u64_at(&key, 0))));
     }
     found.sort_unstable_by_key(|vm| vm.number);
+    // If an entry goes meanwhile, the map is read from its beginning again.
+    found.dedup_by_key(|vm| vm.number);
     Ok(found)
 }
 

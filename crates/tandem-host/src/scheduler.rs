@@ -38,7 +38,7 @@ const STEP: Duration = Duration::from_millis(500);
 /// Length of an interval of the observer.
 const INTERVAL: Duration = Duration::from_secs(2);
 /// The observer is attached while somebody reads what it sees: for so long after the last request, or for half as long again as the last two were
-/// apart, unless that is too long.
+/// apart, up to the second one.
 const LINGER: Duration = Duration::from_secs(5);
 const LONGEST_LINGER: Duration = Duration::from_secs(90);
 /// How long it looks which vCPUs there are, before its first interval.
@@ -55,8 +55,8 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// Name of the request to set something.
 const ASK_SET: &str = "set";
 
-/// Loads the scheduler and runs until asked to stop, or until the kernel ejects it. Loads it again when the set of CPUs has changed,
-/// or when KVM appears.
+/// Loads the scheduler and runs until asked to stop, or until the kernel ejects it. Loads it again when a pCPU comes that was not there, or
+/// when KVM appears.
 ///
 /// # Errors
 /// An obstacle found before loading, a refusal by the kernel, or the reason of an ejection.
@@ -209,8 +209,7 @@ impl Readers {
     fn ask(&mut self, now: Instant) -> bool {
         let is_new = !self.read_at(now);
         let gap = self.asked.map_or(Duration::ZERO, |asked| now.saturating_duration_since(asked));
-        let longer = gap * 3 / 2;
-        self.linger = if longer > LONGEST_LINGER { LINGER } else { longer.max(LINGER) };
+        self.linger = if gap > LONGEST_LINGER { LINGER } else { (gap * 3 / 2).clamp(LINGER, LONGEST_LINGER) };
         self.asked = Some(now);
         is_new
     }
@@ -225,6 +224,8 @@ struct Running<'a, 'o> {
     skel: HostSkel<'a>,
     link: Option<Link>,
     nr_cpus: usize,
+    /// pCPUs that were online when it was loaded, and how many are now.
+    known: Vec<usize>,
     online: usize,
     host: &'a mut Host<'o>,
     hooks: Hooks,
@@ -270,6 +271,7 @@ impl<'a, 'o> Running<'a, 'o> {
             link: Some(link),
             nr_cpus,
             online: online.len(),
+            known: online,
             host,
             hooks,
             exits: Exits::new(),
@@ -465,6 +467,12 @@ impl Load for Running<'_, '_> {
     fn step(&mut self, now: Instant) -> Result<Then, HostError> {
         let vms = self.vms()?;
         self.greet(&vms)?;
+        let online = kernel_cpu_list("online")?;
+        // Only loading tells what it shares with which others.
+        if online.iter().any(|cpu| !self.known.contains(cpu)) {
+            return Ok(Then::LoadAgain("a pCPU has come online"));
+        }
+        self.online = online.len();
         self.watch(&vms, now);
         if self.hooks.kvm {
             let limits = self.skel.maps.bss_data.as_ref().is_some_and(|bss| bss.nr_limits > 0);
@@ -591,6 +599,13 @@ mod tests {
         // Every ten seconds: the second request is new, too, the third is not.
         assert!(readers.ask(at(10)) && readers.read_at(at(24)));
         assert!(!readers.ask(at(20)) && readers.read_at(at(34)) && !readers.read_at(at(35)));
+        // Every 80 seconds.
+        assert!(
+            readers.ask(at(1000))
+                && readers.ask(at(1080))
+                && !readers.ask(at(1160))
+                && readers.read_at(at(1249))
+        );
         // The next day.
         assert!(readers.ask(at(90_000)) && readers.read_at(at(90_004)) && !readers.read_at(at(90_005)));
     }

@@ -96,6 +96,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "host-apart",
     "host-poll",
     "host-echo",
+    "host-observed",
     "host-io",
     "host-start",
     "host-yield",

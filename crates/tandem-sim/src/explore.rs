@@ -8,6 +8,7 @@
 use crate::hardware::Hardware;
 use crate::queue::Ns;
 use crate::random::Stream;
+pub use crate::scx::explore::Side;
 use crate::scx::explore::{policy, run, Actor, Course, Part, Ran, Switch};
 use crate::scx::{NewTask, Policy, Settings};
 use std::ffi::CStr;
@@ -350,9 +351,10 @@ pub struct Explored {
 }
 
 impl Scenario {
-    fn set_up(&self) -> Result<Policy, String> {
+    fn set_up(&self, side: Side) -> Result<Policy, String> {
         let layout = Hardware { cores: self.cpus, ..Hardware::default() };
-        let mut policy = policy(&Settings { steal_page: true, slice_timers: true, ..Settings::of(layout) })?;
+        let mut policy =
+            policy(side, &Settings { steal_page: true, slice_timers: true, ..Settings::of(layout) })?;
         policy.add_group(None, 100, false, None)?;
         for (number, group) in self.groups.iter().enumerate() {
             let parent = if group.nested { number } else { 0 };
@@ -374,12 +376,12 @@ impl Scenario {
         Ok(policy)
     }
 
-    /// One run with a course.
+    /// One run of a side's scheduler with a course.
     ///
     /// # Errors
     /// The policy cannot be loaded.
-    pub fn run(&self, course: &Course) -> Result<Ran, String> {
-        let mut policy = self.set_up()?;
+    pub fn run(&self, side: Side, course: &Course) -> Result<Ran, String> {
+        let mut policy = self.set_up(side)?;
         let parts: Vec<Part<'_>> = self
             .parts
             .iter()
@@ -410,18 +412,19 @@ impl Scenario {
     ///
     /// # Errors
     /// The policy cannot be loaded.
-    pub fn explore(&self, most: u64, seed: u64) -> Result<Explored, String> {
+    pub fn explore(&self, side: Side, most: u64, seed: u64) -> Result<Explored, String> {
         let actors = self.parts.len();
         let mut explored = Explored { runs: 0, moved: vec![false; self.moves.len()], failure: None };
         let mut points = Vec::new();
         for first in 0..actors {
             let course = Course { first, switches: Vec::new() };
-            points.push(self.attempt(course, &mut explored)?);
+            points.push(self.attempt(side, course, &mut explored)?);
         }
         for (first, points) in points.iter().enumerate() {
             for point in 1..=*points {
                 for to in 0..actors {
-                    self.attempt(Course { first, switches: vec![Switch { point, to }] }, &mut explored)?;
+                    let switches = vec![Switch { point, to }];
+                    self.attempt(side, Course { first, switches }, &mut explored)?;
                 }
             }
         }
@@ -434,17 +437,17 @@ impl Scenario {
             at.dedup();
             let switch = |point| Switch { point, to: random.below(actors as u64) as usize };
             let switches = at.into_iter().map(switch).collect();
-            self.attempt(Course { first, switches }, &mut explored)?;
+            self.attempt(side, Course { first, switches }, &mut explored)?;
         }
         Ok(explored)
     }
 
     /// One more run, unless a failure was already found. Returns the number of switch points that it passed.
-    fn attempt(&self, course: Course, explored: &mut Explored) -> Result<u64, String> {
+    fn attempt(&self, side: Side, course: Course, explored: &mut Explored) -> Result<u64, String> {
         if explored.failure.is_some() {
             return Ok(1);
         }
-        let ran = self.run(&course)?;
+        let ran = self.run(side, &course)?;
         explored.runs += 1;
         for (moved, also) in explored.moved.iter_mut().zip(&ran.moved) {
             *moved |= also;
@@ -460,17 +463,15 @@ mod tests {
 
     #[test]
     fn no_interleaving_loses_anything() {
-        for scenario in SCENARIOS {
-            let explored = scenario.explore(200, 1).unwrap();
-            assert_eq!(explored.failure, None, "{}", scenario.name);
-            assert!(
-                explored.moved.iter().all(|moved| *moved),
-                "{}: {:?} of {:?}",
-                scenario.name,
-                explored.moved,
-                scenario.moves
-            );
-            assert!(explored.runs > 200, "{}: {} runs", scenario.name, explored.runs);
+        for (side, scenario) in
+            Side::ALL.iter().flat_map(|side| SCENARIOS.iter().map(move |one| (*side, one)))
+        {
+            let explored = scenario.explore(side, 200, 1).unwrap();
+            let name = format!("{}: {}", side.name(), scenario.name);
+            assert_eq!(explored.failure, None, "{name}");
+            let moved = explored.moved.iter().all(|moved| *moved);
+            assert!(moved, "{name}: {:?} of {:?}", explored.moved, scenario.moves);
+            assert!(explored.runs > 200, "{name}: {} runs", explored.runs);
         }
     }
 
@@ -478,12 +479,13 @@ mod tests {
     #[test]
     fn courses_are_followed() {
         let scenario = &SCENARIOS[0];
-        let straight = scenario.run(&Course::default()).unwrap();
+        let straight = scenario.run(Side::Guest, &Course::default()).unwrap();
         let course = |point| Course { first: 0, switches: vec![Switch { point, to: 1 }] };
-        let points: Vec<u64> =
-            (1..straight.points).map(|point| scenario.run(&course(point)).unwrap().points).collect();
+        let points: Vec<u64> = (1..straight.points)
+            .map(|point| scenario.run(Side::Guest, &course(point)).unwrap().points)
+            .collect();
         assert!(points.iter().any(|points| *points != straight.points), "all runs were alike");
         let middle = course(straight.points / 2);
-        assert_eq!(scenario.run(&middle).unwrap(), scenario.run(&middle).unwrap());
+        assert_eq!(scenario.run(Side::Guest, &middle).unwrap(), scenario.run(Side::Guest, &middle).unwrap());
     }
 }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 use tandem_result::{render, Better, Evidence, ExperimentResult, Style};
 use tandem_sim::catalog::MODELS;
+use tandem_sim::explore::{Side, SCENARIOS};
 use tandem_sim::machine::Watch;
 use tandem_sim::paper::{self, EXPERIMENTS};
 use tandem_sim::runner::{self, MOST_EVENTS};
@@ -299,10 +300,12 @@ fn bench() -> anyhow::Result<()> {
 
 fn explore(runs: u64, seed: u64) -> anyhow::Result<ExitCode> {
     let mut found = false;
-    for scenario in tandem_sim::explore::SCENARIOS {
-        let explored = scenario.explore(runs, seed).map_err(anyhow::Error::msg)?;
+    let all = Side::ALL.iter().flat_map(|side| SCENARIOS.iter().map(move |scenario| (*side, scenario)));
+    for (side, scenario) in all {
+        let explored = scenario.explore(side, runs, seed).map_err(anyhow::Error::msg)?;
+        let name = format!("{}: {}", side.name(), scenario.name);
         match &explored.failure {
-            None => println!("{}: nothing lost in {} runs", scenario.name, explored.runs),
+            None => println!("{name}: nothing lost in {} runs", explored.runs),
             Some((course, what)) => {
                 found = true;
                 let switches: String = course
@@ -310,10 +313,7 @@ fn explore(runs: u64, seed: u64) -> anyhow::Result<ExitCode> {
                     .iter()
                     .map(|switch| format!(", {} from point {}", switch.to, switch.point))
                     .collect();
-                println!(
-                    "{}: {what} (run {}; actor {} first{switches})",
-                    scenario.name, explored.runs, course.first
-                );
+                println!("{name}: {what} (run {}; actor {} first{switches})", explored.runs, course.first);
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::scx::Settings;
 use std::cell::Cell;
 use std::ffi::{c_char, CStr};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use tandem_bpf::native::GUEST;
+use tandem_bpf::native::{GUEST, HOST};
 
 /// An interleaving: which actor begins, and at which points another one goes on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -564,12 +564,38 @@ pub struct Ran {
     pub failure: Option<String>,
 }
 
+/// Whose scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// `bpf/guest`.
+    Guest,
+    /// `bpf/host`.
+    Host,
+}
+
+impl Side {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Guest, Self::Host];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Guest => "guest",
+            Self::Host => "host",
+        }
+    }
+}
+
 /// Loads a policy that is compiled with switch points.
 ///
 /// # Errors
 /// As [`Policy::guest`].
-pub fn policy(settings: &Settings) -> Result<Policy, String> {
-    Policy::load(&GUEST, GUEST.explored, settings, 1_000_000_000)
+pub fn policy(side: Side, settings: &Settings) -> Result<Policy, String> {
+    let side = match side {
+        Side::Guest => &GUEST,
+        Side::Host => &HOST,
+    };
+    Policy::load(side, side.explored, settings, 1_000_000_000)
 }
 
 /// Runs the parts of all actors with a course. Then the quota timer must be armed, every task must have run and
