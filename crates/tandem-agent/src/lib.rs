@@ -93,8 +93,8 @@ pub enum Op {
         /// Time limit.
         timeout_s: f64,
     },
-    /// Last lines of a guest's console (host only).
-    Console {
+    /// What a guest is doing that does not answer: its threads, the stacks of its kernel, the end of its console (host only). It ends by that.
+    Inspect {
         /// Its name.
         name: String,
     },

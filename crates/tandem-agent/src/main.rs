@@ -1,6 +1,7 @@
 //! Init process of the lab's machines. As process 1 it prepares the machine and reaps orphans. Its child serves
 //! requests until it is told to power off.
 
+mod inspect;
 mod machine;
 mod process;
 mod rt;

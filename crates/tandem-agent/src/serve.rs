@@ -2,7 +2,7 @@
 
 use crate::process::Program;
 use crate::rt::Competitors;
-use crate::vm::{self, Guests, Uplink};
+use crate::vm::{Guests, Uplink};
 use crate::{machine, sys};
 use serde_json::{json, Value};
 use std::collections::BTreeMap;
@@ -168,7 +168,7 @@ impl Agent {
             Op::EndVm { name, timeout_s } => {
                 lock(&self.guests).end(&name, seconds(timeout_s)?).map(|clean| json!(clean))
             }
-            Op::Console { name } => vm::console(&name).map(|text| json!(text)),
+            Op::Inspect { name } => lock(&self.guests).inspect(&name).map(|text| json!(text)),
             Op::VcpuStats => to_value(serde_json::to_value(lock(&self.guests).vcpu_stats())),
             Op::CpuMax { name, vcpu, value } => {
                 lock(&self.guests).cpu_max(&name, vcpu, &value).map(|()| Value::Null)

@@ -1,6 +1,6 @@
 //! Guests of this host: QEMU with KVM, their consoles, their vCPU threads, the connections to their agents.
 
-use crate::sys;
+use crate::{inspect, sys};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -36,6 +36,10 @@ pub struct Guests(BTreeMap<String, Vm>);
 
 fn console_path(name: &str) -> String {
     format!("/run/vm-{name}.console")
+}
+
+fn monitor_path(name: &str) -> String {
+    format!("/run/vm-{name}.qmp")
 }
 
 impl Guests {
@@ -89,6 +93,18 @@ impl Guests {
             Some(weight) => write_file(&format!("{group}/cpu.weight"), &weight.to_string()),
             None => Ok(()),
         }
+    }
+
+    /// What a guest is doing that does not answer. It ends by that: its kernel is told to panic.
+    pub fn inspect(&self, name: &str) -> Result<String, String> {
+        let vm = self.0.get(name).ok_or_else(|| format!("no guest {name:?}"))?;
+        let threads = inspect::threads_twice(vm.qemu.id());
+        let path = monitor_path(name);
+        let interrupted = match inspect::interrupt(Path::new(&path)) {
+            Ok(()) => "all vCPUs interrupted; its console:".to_owned(),
+            Err(error) => format!("{path}: {error}; its console:"),
+        };
+        Ok(format!("{threads}\n{interrupted}\n{}", console(name)?))
     }
 
     /// Sends a request line to a guest. `last`: it tells the guest to power off.
@@ -217,7 +233,7 @@ fn create_group(path: &str) -> Result<(), String> {
 }
 
 /// Last part of a guest's console.
-pub fn console(name: &str) -> Result<String, String> {
+fn console(name: &str) -> Result<String, String> {
     let path = console_path(name);
     let tail = || -> std::io::Result<String> {
         let mut file = File::open(&path)?;
@@ -265,10 +281,12 @@ fn qemu_command(spec: &VmSpec, socket: &str) -> Command {
         .args(["-smp", &spec.vcpus.to_string(), "-m", &format!("{}M", spec.memory_mib)])
         .args(["-display", "none", "-nodefaults", "-no-user-config", "-no-reboot"])
         .args(["-serial", &format!("file:{}", console_path(&spec.name))])
+        .args(["-qmp", &format!("unix:{},server=on,wait=off", monitor_path(&spec.name))])
         .args(["-kernel", &format!("/lib/vmlinux-{}", spec.kernel)])
         .args(["-initrd", &format!("/lib/guest-{}.cpio", spec.kernel), "-append"])
         .arg(format!(
-            "console=ttyS0 panic=-1 quiet rdinit=/init tandem.role={} tandem.modules=virtio_mmio{} {}",
+            "console=ttyS0 panic=-1 quiet {} rdinit=/init tandem.role={} tandem.modules=virtio_mmio{} {}",
+            inspect::KERNEL_ARGS,
             spec.name,
             modules_of(spec),
             spec.kernel_args

@@ -12,6 +12,7 @@ pub mod fetch;
 mod host_truth;
 mod image;
 pub mod kernels;
+mod last_look;
 mod link;
 pub mod lock;
 mod machine;

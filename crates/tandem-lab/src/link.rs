@@ -44,6 +44,11 @@ impl Link {
         Ok(Self { out: socket, waiting, next_id: 1, alive })
     }
 
+    /// From now on replies are waited for whatever the machine's console says.
+    pub fn ignore_trouble(&mut self) {
+        self.alive = Box::new(|| Ok(()));
+    }
+
     /// Sends a request. The reply arrives on the receiver.
     pub fn send(&mut self, target: &str, op: Op) -> Result<Receiver<Result<Value, String>>, LabError> {
         let id = self.next_id;

@@ -9,7 +9,7 @@ use crate::progress::Progress;
 use crate::session::{last_words, Session};
 use crate::sign::Sign;
 use crate::speed::Speed;
-use crate::{cache, fetch, image, kernels, noise, rig, windows, LabError};
+use crate::{cache, fetch, image, kernels, last_look, noise, rig, windows, LabError};
 use serde_json::{json, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -184,7 +184,7 @@ const LAST_WORDS: Duration = Duration::from_secs(12);
 
 /// Ends a session and decides whether a failure is the rig's or that of the software under test.
 fn conclude(
-    session: Session,
+    mut session: Session,
     outcome: Result<(), LabError>,
     experiment: &Experiment,
     verbose: bool,
@@ -204,6 +204,9 @@ fn conclude(
             let ours = !rig::is_rig_failure(&signs, rig::host_is_innocent(experiment), loaded);
             // Rig failures are common and retried, so their consoles are not shown.
             if verbose || ours {
+                if trouble.is_none() && !session.machine.ended() {
+                    eprintln!("{}", last_look::look(&mut session));
+                }
                 eprintln!("--- console of the host\n{}\n---", session.machine.tail());
             }
             let reason = trouble.unwrap_or(reason);

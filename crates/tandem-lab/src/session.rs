@@ -51,7 +51,8 @@ pub struct Session {
     /// Schedulers that are loaded: machine and handle.
     schedulers: Vec<(String, u64)>,
     target: String,
-    guests: Vec<String>,
+    /// Guests that have been started.
+    pub guests: Vec<String>,
     /// Background programs that run all the time.
     beside: Vec<Beside>,
 }
