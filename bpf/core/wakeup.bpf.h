@@ -28,6 +28,16 @@ static __always_inline bool preempts_current(struct task_struct *p, struct task_
 	return true;
 }
 
+/* Does a task of the normal class come before all that wait at `cpu`? Those in its local DSQ, whose number is `local`, have been chosen already. */
+static __always_inline bool comes_first(const struct task_state *t, const struct cpu_state *c, s32 cpu, u64 local)
+{
+	u64 first;
+
+	if (t->class != CLASS_NORMAL || c->late_due_ns || k_waiting(local))
+		return false;
+	return !k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) || time_before_ns(t->deadline, first);
+}
+
 /*
  * A task that preempts the current one on this very CPU, and comes before all that wait there, need not go
  * through the queue: the switch follows at once, without a self-IPI and another check of the queue. On any
@@ -35,12 +45,9 @@ static __always_inline bool preempts_current(struct task_struct *p, struct task_
  */
 static __always_inline bool takes_over(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu)
 {
-	u64 first;
-
-	if (cpu != (s32)bpf_get_smp_processor_id() || cpu != scx_bpf_task_cpu(p) || c->curr_pid != k_current_pid() ||
-	    t->class != CLASS_NORMAL || !side_usable(c) || c->late_due_ns || k_waiting(SCX_DSQ_LOCAL))
+	if (cpu != (s32)bpf_get_smp_processor_id() || cpu != scx_bpf_task_cpu(p) || c->curr_pid != k_current_pid() || !side_usable(c))
 		return false;
-	return !k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) || time_before_ns(t->deadline, first);
+	return comes_first(t, c, cpu, SCX_DSQ_LOCAL);
 }
 
 /*

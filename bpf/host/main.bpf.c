@@ -88,12 +88,9 @@ static __always_inline enum fate announce(struct task_struct *p, struct task_sta
  */
 static __always_inline bool takes_over_there(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu)
 {
-	u64 first;
-
-	if (cpu != scx_bpf_task_cpu(p) || !c->online || c->side.away_since_ns || t->class != CLASS_NORMAL || c->late_due_ns ||
-	    k_waiting(SCX_DSQ_LOCAL_ON | cpu))
+	if (cpu != scx_bpf_task_cpu(p) || !c->online || c->side.away_since_ns)
 		return false;
-	return !k_peek_key(queue_of(cpu, CLASS_NORMAL), &first) || time_before_ns(t->deadline, first);
+	return comes_first(t, c, cpu, SCX_DSQ_LOCAL_ON | cpu);
 }
 
 /*

@@ -10,7 +10,8 @@
  * The VMM's other threads do the VM's I/O. They go on while its vCPUs pay. No group gets further into debt than its quota of one period,
  * and by its VMM's threads than half of it.
  *
- * What it does not know: a vCPU that handles pending work may hold locks in there (memory reclaim, work of other kernel parts).
+ * What it does not know: a vCPU that handles pending work may hold locks in there (memory reclaim, work of other kernel parts), and one that has left
+ * to its VMM by a fast exit in the system calls that it makes until KVM runs it again.
  */
 #ifndef TANDEM_HOST_SAFE_BPF_H
 #define TANDEM_HOST_SAFE_BPF_H

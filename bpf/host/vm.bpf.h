@@ -257,8 +257,11 @@ int BPF_PROG(host_vcpu_runs, void *vcpu)
 {
 	struct task_state *t = current_state();
 
-	if (t)
+	if (t) {
+		/* A fast exit to the VMM passes by the exit's handling, which takes the mark away. */
+		t->side.safe = 0;
 		runs_this(t, (u64)vcpu);
+	}
 	return 0;
 }
 

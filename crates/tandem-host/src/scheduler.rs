@@ -467,7 +467,10 @@ impl Load for Running<'_, '_> {
     fn step(&mut self, now: Instant) -> Result<Then, HostError> {
         let vms = self.vms()?;
         self.greet(&vms)?;
-        let online = kernel_cpu_list("online")?;
+        let online = kernel_cpu_list("online").unwrap_or_else(|error| {
+            log::warn!("pCPUs that come online are not seen: {error}");
+            self.known.clone()
+        });
         // Only loading tells what it shares with which others.
         if online.iter().any(|cpu| !self.known.contains(cpu)) {
             return Ok(Then::LoadAgain("a pCPU has come online"));
