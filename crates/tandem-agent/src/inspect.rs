@@ -26,7 +26,7 @@ fn thread_line(stat: &str, schedstat: &str) -> Option<String> {
 }
 
 /// Its threads, as they are now.
-pub fn threads(pid: u32) -> String {
+fn threads(pid: u32) -> String {
     let mut lines = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
         let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
