@@ -26,6 +26,14 @@ enum task_class {
 	CLASS_NORMAL = 2,
 };
 
+/* What a CPU without work walks over the CPUs with waiting tasks for. */
+enum walk {
+	WALK_NEAR,		/* a normal task that waits in the same last-level cache */
+	WALK_FAR,		/* one that waits in another one */
+	WALK_BEST_EFFORT,
+	NR_WALKS,
+};
+
 #define NR_QUEUE_CLASSES 2	/* best-effort (SCHED_IDLE) and normal tasks have a V each */
 
 #define TANDEM_COUNTER(id, name, text) CNT_##id,
@@ -132,7 +140,7 @@ struct cpu_state {
 	u32 let_go;		/* the same of unthrottle(), which a timer may run and a tick may interrupt */
 	u32 stayed;		/* tasks that stay throttled in that loop */
 	u32 scan_from;		/* where the next scan of other CPUs begins (bpf/core/look.bpf.h) */
-	u32 walk_at[NR_QUEUE_CLASSES];	/* CPU plus 1 at which its last walk over CPUs with waiting tasks ended without success; 0: it saw all */
+	u32 walk_at[NR_WALKS];	/* CPU plus 1 at which its last walk of that kind ended without success; 0: it saw all */
 	u64 move_slice_ns;
 	u64 move_key;
 	u64 move_queue;

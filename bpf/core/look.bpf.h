@@ -137,22 +137,34 @@ COLD s32 next_waiting(u32 cpu, u32 at, bool gone)
 	return -1;
 }
 
-/*
- * Where a walk of this CPU over those at which tasks may wait begins: where its last one for tasks of this class ended, because many may
- * have only tasks that must not run here, or none of that class.
- */
-static __always_inline s32 walk_begins(struct cpu_state *own, u32 class, s32 cpu)
+/* Where the last walk of a kind ended. The compiler knows that a kind is in range, and drops the test that the verifier wants to see. */
+static __always_inline u32 *walk_of(struct cpu_state *own, enum walk walk)
 {
-	u32 at = own->walk_at[class];
+	u64 kind = walk;
 
-	own->walk_at[class] = 0;
+	barrier_var(kind);
+	if (kind >= NR_WALKS)
+		kind = WALK_NEAR;
+	barrier_var(kind);
+	return &own->walk_at[kind];
+}
+
+/*
+ * Where a walk of this CPU over those at which tasks may wait begins: where its last one of this kind ended, because many may
+ * have only tasks that must not run here, or none that it is for.
+ */
+static __always_inline s32 walk_begins(struct cpu_state *own, enum walk walk, s32 cpu)
+{
+	u32 *ended = walk_of(own, walk), at = *ended;
+
+	*ended = 0;
 	return at ? (s32)at - 1 : cpu;
 }
 
 /* It has visited MAX_LOOK of them without success, and this one last. */
-static __always_inline void walk_ends(struct cpu_state *own, u32 class, s32 at)
+static __always_inline void walk_ends(struct cpu_state *own, enum walk walk, s32 at)
 {
-	own->walk_at[class] = at + 1;
+	*walk_of(own, walk) = at + 1;
 }
 
 #endif

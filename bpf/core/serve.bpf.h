@@ -50,12 +50,12 @@ COLD bool take_best_effort_from(s32 cpu, s32 from)
 COLD bool take_best_effort(s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);
-	u32 i, class = class_index(CLASS_BEST_EFFORT);
 	s32 from, at;
+	u32 i;
 
 	if (!own)
 		return false;
-	from = walk_begins(own, class, cpu);
+	from = walk_begins(own, WALK_BEST_EFFORT, cpu);
 	at = from;
 	bpf_for(i, 0, MAX_LOOK) {
 		at = next_waiting(from, at, false);
@@ -64,7 +64,7 @@ COLD bool take_best_effort(s32 cpu)
 		if (at != cpu && take_best_effort_from(cpu, at))
 			return true;
 	}
-	walk_ends(own, class, at);
+	walk_ends(own, WALK_BEST_EFFORT, at);
 	return false;
 }
 

@@ -210,9 +210,12 @@ COLD int review_bans(u64 now)
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 
-		if (!c || !c->online)
+		if (!c)
 			continue;
-		if (ban(i, bans_of(i, now), now))
+		/* One that is offline keeps its bans, and is counted until they are taken back. */
+		if (!c->online)
+			r->banned += c->side.bans != 0;
+		else if (ban(i, bans_of(i, now), now))
 			r->usable++;
 		else
 			r->banned++;

@@ -30,7 +30,8 @@ int guest_park(struct park_query *q)
 	u32 old, by = q->by & (TANDEM_PARKED_BY_OPERATOR | TANDEM_PARKED_BY_CROWD);
 
 	q->error = PARK_NO_CPU;
-	if (q->cpu >= nr_cpu_ids || !c || !c->online)
+	/* One that has gone offline is given back, so that it is in use when it comes again. */
+	if (q->cpu >= nr_cpu_ids || !c || !(c->online || (q->what == PARK_GIVE_BACK && c->side.parked & by)))
 		return 0;
 	q->error = PARK_LAST;
 	if (q->what == PARK_TAKE && !c->side.parked && !others_in_use(q->cpu))
@@ -53,7 +54,8 @@ int guest_park(struct park_query *q)
 		c->side.bans = old & ~bans_of_parked(by);
 		if (old && !c->side.bans)
 			__sync_fetch_and_sub(&nr_banned, 1);
-		k_kick_idle(q->cpu);
+		if (c->online)
+			k_kick_idle(q->cpu);
 	}
 	/* Not its sums: they include migrated tasks until these run elsewhere. */
 	q->left = !is_idle(c) + waiting_normal(q->cpu, c) + k_waiting(queue_of(q->cpu, CLASS_BEST_EFFORT));

@@ -104,12 +104,13 @@ COLD bool pull_from(s32 cpu, s32 from, bool far)
 COLD bool pull_normal(s32 cpu, bool far)
 {
 	struct cpu_state *own = cpu_state(cpu);
-	u32 i, class = class_index(CLASS_NORMAL);
+	enum walk walk = far ? WALK_FAR : WALK_NEAR;
 	s32 from, at;
+	u32 i;
 
 	if (!own)
 		return false;
-	from = walk_begins(own, class, cpu);
+	from = walk_begins(own, walk, cpu);
 	at = from;
 	bpf_for(i, 0, MAX_LOOK) {
 		at = next_waiting(from, at, false);
@@ -118,7 +119,7 @@ COLD bool pull_normal(s32 cpu, bool far)
 		if (at != cpu && pull_from(cpu, at, far))
 			return true;
 	}
-	walk_ends(own, class, at);
+	walk_ends(own, walk, at);
 	return false;
 }
 

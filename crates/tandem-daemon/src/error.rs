@@ -94,7 +94,7 @@ pub enum DaemonError {
     },
     /// The length of a trace is missing or wrong.
     #[error("request to trace: expected ms from 0 to {0}")]
-    TraceRequest(u64),
+    TraceRequest(u128),
     /// A trace cannot be written.
     #[error("writing the trace: {0}")]
     Trace(std::io::Error),

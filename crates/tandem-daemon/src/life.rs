@@ -272,7 +272,10 @@ where
                         Answer::Trace(Ok(load.trace(trace_until.is_some())))
                     }
                 });
-                continue;
+                // Clients that ask without pause do not keep it from its steps.
+                if Instant::now() < next_step {
+                    continue;
+                }
             }
             None => std::thread::sleep(next_step.saturating_duration_since(Instant::now())),
         }

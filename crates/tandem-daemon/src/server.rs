@@ -2,7 +2,7 @@
 //! requests to record decisions (target `trace`), and the orders of its side.
 
 use crate::report::Report;
-use crate::DaemonError;
+use crate::{trace, DaemonError};
 use scx_stats::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -45,8 +45,8 @@ pub type Server<O, R> = StatsServer<Ask<O>, Answer<R>>;
 pub(crate) const SOCKET: &str = "/var/run/scx/root/stats";
 /// A client waits for this long.
 const CLIENT_TIMEOUT_MS: u64 = 10_000;
-/// Longest recording.
-const LONGEST_TRACE_MS: u64 = 3_600_000;
+/// Longest recording that is asked for. A trace asks for a little more than it records.
+const LONGEST_TRACE_MS: u128 = trace::LONGEST.as_millis() + trace::GRACE.as_millis();
 /// The request to trace.
 pub(crate) const ASK_TRACE: &str = "trace";
 
@@ -136,7 +136,10 @@ pub(crate) fn start<O: Send + Sync + 'static, R: Report>(
         Ok(read)
     });
     let trace: Box<dyn StatsReaderSend<Ask<O>, Answer<R>>> = Box::new(|args, (asks, answers)| {
-        let ms = args.get("ms").and_then(|ms| ms.parse::<u64>().ok()).filter(|ms| *ms <= LONGEST_TRACE_MS);
+        let ms = args
+            .get("ms")
+            .and_then(|ms| ms.parse::<u64>().ok())
+            .filter(|ms| u128::from(*ms) <= LONGEST_TRACE_MS);
         let ms = ms.ok_or(DaemonError::TraceRequest(LONGEST_TRACE_MS))?;
         asks.send(Ask::Trace(Duration::from_millis(ms)))?;
         match answers.recv()? {

@@ -18,10 +18,16 @@ use tandem_bpf::trace as intf;
 /// Name of the scheduler's map.
 const MAP: &str = "trace_events";
 /// The scheduler stops recording by itself this much later, if this process is gone.
-const GRACE: Duration = Duration::from_secs(1);
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 /// The buffer holds sixteen thousand records: room for this long, also on a large machine.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Longest recording.
+pub const LONGEST: Duration = Duration::from_secs(3600);
+
+/// A recording ends early with so many records: some 80 bytes of memory each.
+const MOST_EVENTS: usize = 8_000_000;
 
 /// Processes of the trace.
 const TASKS: u32 = 1;
@@ -147,7 +153,7 @@ impl<'a, W: Write> Writer<'a, W> {
             },
             intf::trace_kind_TRACE_PREEMPTED => {
                 let from = event.at_ns.saturating_sub(event.value);
-                self.slice(HOST, event.cpu, "absent", from, event.at_ns)
+                self.slice(HOST, event.cpu, "preempted", from, event.at_ns)
             }
             kind => {
                 let name = self
@@ -203,6 +209,10 @@ pub fn record<R: Report>(
     order::<R>(length + GRACE)?;
     let end = Instant::now() + length;
     while Instant::now() < end && !stop() {
+        if events.borrow().len() >= MOST_EVENTS {
+            log::warn!("the trace ends early: it has {MOST_EVENTS} records");
+            break;
+        }
         std::thread::sleep(LOOK_EVERY.min(end.saturating_duration_since(Instant::now())));
         ring.consume().map_err(DaemonError::Map)?;
     }

@@ -3,7 +3,8 @@
 //!
 //! The scheduler's ban clears a vCPU within a millisecond of its own time (`bpf/guest/park.bpf.h`). Interrupts that
 //! may go elsewhere are sent elsewhere. Tasks that may run nowhere else stay, and are reported. Parking ends with
-//! the scheduler, however it ends: the kernel's own scheduler knows nothing of it.
+//! the daemon. While it has no scheduler loaded (`--gate`, a pause of the machine) all vCPUs are in use, since the kernel's own scheduler knows nothing
+//! of parking; with the next one the operator's are parked again.
 
 use crate::bpf::{intf, GuestSkel};
 use crate::irqs::Irqs;
@@ -11,7 +12,7 @@ use crate::stats::GuestStats;
 use crate::GuestError;
 use libbpf_rs::ProgramInput;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tandem_daemon::bytes::{u32_at, u64_at};
 use tandem_daemon::cpulist::parse_cpu_list;
@@ -102,6 +103,8 @@ pub fn request(order: &ParkOrder) -> Result<ParkReport, GuestError> {
 #[derive(Debug, Default)]
 pub(crate) struct Parking {
     irqs: Irqs,
+    /// vCPUs that the operator has parked.
+    parked: BTreeSet<usize>,
 }
 
 impl Parking {
@@ -113,8 +116,24 @@ impl Parking {
     ) -> Result<ParkReport, GuestError> {
         let ask = |cpu, what| ask(skel, cpu, what, intf::TANDEM_PARKED_BY_OPERATOR);
         let vcpus = change(order, ask)?;
-        let irqs_moved = if order.park { self.irqs.away(&order.cpus) } else { self.irqs.back(&order.cpus) };
+        let irqs_moved = if order.park {
+            self.parked.extend(&order.cpus);
+            self.irqs.away(&order.cpus)
+        } else {
+            self.parked.retain(|cpu| !order.cpus.contains(cpu));
+            self.irqs.back(&order.cpus)
+        };
         Ok(ParkReport { vcpus, irqs_moved })
+    }
+
+    /// A scheduler has been loaded: what the operator had parked under the one before is parked again.
+    pub(crate) fn again(&mut self, skel: &GuestSkel<'_>) {
+        for cpu in std::mem::take(&mut self.parked) {
+            match self.order(skel, &ParkOrder { cpus: vec![cpu], park: true }) {
+                Ok(_) => log::info!("vCPU {cpu} is parked again"),
+                Err(error) => log::warn!("vCPU {cpu} was parked and is in use now: {error}"),
+            }
+        }
     }
 
     /// The scheduler ends: interrupts go back to where they were.

@@ -54,13 +54,17 @@ pub fn serve(options: &GuestOptions) -> Result<(), GuestError> {
         metrics: options.metrics,
         debug: options.debug,
     };
-    life::serve(&mut Guest { options, gate: options.gate.then(Gate::new) }, &settings)
+    life::serve(
+        &mut Guest { options, gate: options.gate.then(Gate::new), parking: Parking::default() },
+        &settings,
+    )
 }
 
 /// The guest's daemon.
 struct Guest<'o> {
     options: &'o GuestOptions,
     gate: Option<Gate>,
+    parking: Parking,
 }
 
 impl Side for Guest<'_> {
@@ -85,7 +89,7 @@ impl Side for Guest<'_> {
     }
 
     fn load<'a>(&'a mut self, storage: &'a mut MaybeUninit<OpenObject>) -> Result<Running<'a>, GuestError> {
-        Running::start(self.options, self.gate.as_mut(), storage)
+        Running::start(self, storage)
     }
 
     fn stand_by(&mut self, monitoring: &Monitoring<ParkOrder, GuestStats>) {
@@ -121,16 +125,13 @@ struct Running<'a> {
     next_window: Instant,
     prober: Option<Prober>,
     topology: Option<TopologyKeeper>,
-    parking: Parking,
+    parking: &'a mut Parking,
     crowd: Option<Crowd>,
 }
 
 impl<'a> Running<'a> {
-    fn start(
-        options: &GuestOptions,
-        gate: Option<&'a mut Gate>,
-        storage: &'a mut MaybeUninit<OpenObject>,
-    ) -> Result<Self, GuestError> {
+    fn start(guest: &'a mut Guest<'_>, storage: &'a mut MaybeUninit<OpenObject>) -> Result<Self, GuestError> {
+        let Guest { options, gate, parking } = guest;
         let nr_cpus = kernel_cpu_list("possible")?.last().map_or(1, |last| last + 1);
         let online = kernel_cpu_list("online")?;
         let hints = Hints::new(options, &preflight::SystemPaths::default())?;
@@ -158,16 +159,17 @@ impl<'a> Running<'a> {
                 "the hypervisor offers a steal time page, but this kernel does not use it (no-steal-acc?)"
             );
         }
+        parking.again(&skel);
         Ok(Self {
             skel,
             link: Some(link),
             nr_cpus,
-            gate,
+            gate: gate.as_mut(),
             // The time of loading itself is in no window.
             next_window: Instant::now() + gate::WINDOW,
             prober,
             topology,
-            parking: Parking::default(),
+            parking,
             crowd,
         })
     }
@@ -393,11 +395,12 @@ fn load<'a>(
         skel.maps.hinted_groups.update(&id.to_ne_bytes(), &there, MapFlags::ANY)?;
     }
     let tickless = kernel_cpu_list("nohz_full").unwrap_or_default();
-    for &cpu in online.iter().filter(|cpu| **cpu < nr_cpus) {
+    // A CPU that is plugged in later is without ticks as well.
+    for cpu in 0..nr_cpus {
         let mut record = vec![0u8; skel.maps.cpus.value_size() as usize];
         let mut put =
             |at: usize, value: bool| record[at..at + 4].copy_from_slice(&u32::from(value).to_ne_bytes());
-        put(std::mem::offset_of!(intf::cpu_state, online), true);
+        put(std::mem::offset_of!(intf::cpu_state, online), online.contains(&cpu));
         put(std::mem::offset_of!(intf::cpu_state, tickless), tickless.contains(&cpu));
         skel.maps.cpus.update(&u32::try_from(cpu)?.to_ne_bytes(), &record, MapFlags::ANY)?;
     }

@@ -577,11 +577,12 @@ fn load<'a>(
         data.nr_llcs = u32::try_from(views.len().max(1))?;
     }
     let tickless = kernel_cpu_list("nohz_full").unwrap_or_default();
-    for &cpu in online.iter().filter(|cpu| **cpu < nr_cpus) {
+    // A CPU that is plugged in later is without ticks as well.
+    for cpu in 0..nr_cpus {
         let mut record = vec![0u8; skel.maps.cpus.value_size() as usize];
         let mut put =
             |at: usize, value: bool| record[at..at + 4].copy_from_slice(&u32::from(value).to_ne_bytes());
-        put(offset_of!(intf::cpu_state, online), true);
+        put(offset_of!(intf::cpu_state, online), online.contains(&cpu));
         put(offset_of!(intf::cpu_state, tickless), tickless.contains(&cpu));
         skel.maps.cpus.update(&u32::try_from(cpu)?.to_ne_bytes(), &record, MapFlags::ANY)?;
     }

@@ -1,6 +1,7 @@
 //! The lab: boots a real Linux host with real KVM guests inside QEMU, contends for the host's CPUs as an experiment
 //! file asks, runs the same programs under each scheduler in turn, and reports the result and whether it is valid.
 
+mod accel;
 pub mod cache;
 pub mod catalog;
 mod contention;

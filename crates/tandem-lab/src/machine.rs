@@ -1,5 +1,6 @@
 //! The emulated host: one QEMU on this machine.
 
+use crate::accel::Accel;
 use crate::fetch::{with_own_loader, Parts};
 use crate::link::Link;
 use crate::noise;
@@ -15,25 +16,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tandem_agent::{Op, PORT_NAME, SELF};
 use tempfile::TempDir;
-
-/// How the host's CPUs are implemented.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Accel {
-    /// Hardware virtualisation.
-    Kvm,
-    /// Emulation.
-    Tcg,
-}
-
-impl Accel {
-    /// Its name in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Accel::Kvm => "kvm",
-            Accel::Tcg => "tcg",
-        }
-    }
-}
 
 /// The host's console: its signs of trouble, and its last lines for people.
 #[derive(Default)]

@@ -5,8 +5,8 @@
 //! scheduler in a guest cannot bring the host down. Any other trouble counts as the rig's only while no scheduler under
 //! test is loaded. With one loaded it counts against the scheduler until a control shows otherwise.
 
+use crate::accel::Accel;
 use crate::experiment::{Experiment, Mode, SINGLE};
-use crate::machine::Accel;
 use crate::sign::Sign;
 
 /// Is it the rig's failure? `signs` are in the order of their appearance: the first trouble causes the rest.

@@ -1,10 +1,10 @@
 //! Runs an experiment: boots, repeats every arm in turn (ABBA), collects the samples, and decides the verdict.
 
+use crate::accel::Accel;
 use crate::contention::{self, Delivered};
 use crate::experiment::{Background, Experiment, Workload, KERNEL_ARM};
 use crate::host_truth::{vcpu_times, HostTruth, VcpuTime};
 use crate::lock::MachineLock;
-use crate::machine::Accel;
 use crate::progress::Progress;
 use crate::session::{last_words, Session};
 use crate::sign::Sign;

@@ -1,10 +1,11 @@
 //! One boot: the host, its guests, the scheduler under test, and the competitors.
 
+use crate::accel::Accel;
 use crate::contention::Contenders;
 use crate::experiment::{hrtick_command, Background, Experiment, Layout, Mode, Vm};
 use crate::fetch::{KernelFiles, Parts};
 use crate::image::{self, Images};
-use crate::machine::{Accel, Machine, Size};
+use crate::machine::{Machine, Size};
 use crate::noise::CpuTime;
 use crate::progress::Progress;
 use crate::rig;

@@ -148,8 +148,8 @@ enum Action {
     },
     /// Record what the running scheduler decides, for ui.perfetto.dev
     Trace {
-        /// Duration in seconds
-        #[arg(long, value_name = "SEC", default_value = "2", value_parser = seconds)]
+        /// Duration in seconds, 0.1 to 3600
+        #[arg(long, value_name = "SEC", default_value = "2", value_parser = trace_seconds)]
         secs: Duration,
         /// Where to write it
         #[arg(short, long, value_name = "FILE", default_value = "tandem-trace.json")]
@@ -205,6 +205,15 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(value) if (0.1..=86_400.0).contains(&value) => Ok(Duration::from_secs_f64(value)),
         _ => Err("expected seconds from 0.1 to 86400".into()),
+    }
+}
+
+/// The length of a trace.
+pub(crate) fn trace_seconds(text: &str) -> Result<Duration, String> {
+    let longest = tandem_daemon::trace::LONGEST;
+    match seconds(text) {
+        Ok(length) if length <= longest => Ok(length),
+        _ => Err(format!("expected seconds from 0.1 to {}", longest.as_secs())),
     }
 }
 

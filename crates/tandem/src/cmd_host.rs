@@ -1,6 +1,6 @@
 //! `tandem host`: beneath virtual machines.
 
-use crate::cmd_guest::{cost_seconds, record, seconds};
+use crate::cmd_guest::{cost_seconds, record, seconds, trace_seconds};
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use std::cell::RefCell;
@@ -144,8 +144,8 @@ enum Action {
     },
     /// Record what the running scheduler decides, for ui.perfetto.dev
     Trace {
-        /// Duration in seconds
-        #[arg(long, value_name = "SEC", default_value = "2", value_parser = seconds)]
+        /// Duration in seconds, 0.1 to 3600
+        #[arg(long, value_name = "SEC", default_value = "2", value_parser = trace_seconds)]
         secs: Duration,
         /// Where to write it
         #[arg(short, long, value_name = "FILE", default_value = "tandem-trace.json")]
