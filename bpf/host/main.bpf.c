@@ -77,6 +77,9 @@ static __always_inline enum fate announce(struct task_struct *p, struct task_sta
 			return RUNS_SOON;
 		}
 	}
+	/* A new task is not woken up, but whoever started it waits. EEVDF lets it preempt, too. */
+	if (!k_ran_ns(p))
+		enq_flags |= SCX_ENQ_WAKEUP;
 	/* A vCPU that does I/O sleeps for a moment many times per request, and each time a CPU-bound one begins to run. */
 	return preempts_current(p, t, c, enq_flags, true, now) ? PREEMPTS : WAITS;
 }
