@@ -21,6 +21,9 @@ void BPF_STRUCT_OPS(core_dump_cpu, struct scx_dump_ctx *dctx, s32 cpu, bool idle
 	scx_bpf_dump("tandem: class=%u waiting=%u late=%u best_effort=%u weight=%llu\n", c->curr_class,
 		     k_waiting(queue_of(cpu, CLASS_NORMAL)), k_waiting(late_queue_of(cpu)),
 		     k_waiting(queue_of(cpu, CLASS_BEST_EFFORT)), c->weight[class_index(CLASS_NORMAL)]);
+	scx_bpf_dump("tandem: cpu_bound=%u cpu_bound_weight=%llu vtime=%llu known=%u light_share=%u give_to=%d pull_from=%d seen_excess=%llu\n",
+		     c->cpu_bound_tasks, c->cpu_bound_weight, c->vtime, c->vtime_known, c->light_share, c->give_to, c->pull_from,
+		     c->seen_excess);
 	side_dump_cpu(c);
 }
 
@@ -32,9 +35,9 @@ void BPF_STRUCT_OPS(core_dump_task, struct scx_dump_ctx *dctx, struct task_struc
 	if (!t)
 		return;
 	g = group_state(t->group);
-	scx_bpf_dump("tandem: class=%u queue=%d run=%d v=%llu deadline=%llu weight=%llu used_us=%llu request_us=%llu\n",
+	scx_bpf_dump("tandem: class=%u queue=%d run=%d v=%llu deadline=%llu weight=%llu used_us=%llu request_us=%llu cpu_bound=%u mean_burst_us=%llu\n",
 		     t->class, queue_cpu(t), t->run_cpu, t->v, t->deadline, t->weight, t->used_ns / 1000,
-		     t->request_ns / 1000);
+		     t->request_ns / 1000, !!t->cpu_bound_stake, t->mean_burst_ns / 1000);
 	scx_bpf_dump("tandem: group=%u cgroup=%llu quota_us=%llu pool_ns=%lld throttled_at_us=%llu\n", t->group,
 		     g ? g->id : 0, g ? g->quota_ns / 1000 : 0, g ? g->pool_ns : 0, t->throttled_at_ns / 1000);
 }
