@@ -21,7 +21,7 @@ void BPF_STRUCT_OPS(core_dump_cpu, struct scx_dump_ctx *dctx, s32 cpu, bool idle
 	scx_bpf_dump("tandem: class=%u waiting=%u late=%u best_effort=%u weight=%llu\n", c->curr_class,
 		     k_waiting(queue_of(cpu, CLASS_NORMAL)), k_waiting(late_queue_of(cpu)),
 		     k_waiting(queue_of(cpu, CLASS_BEST_EFFORT)), c->weight[class_index(CLASS_NORMAL)]);
-	scx_bpf_dump("tandem: cpu_bound=%u cpu_bound_weight=%llu vtime=%llu known=%u light_share=%u give_to=%d pull_from=%d seen_excess=%llu\n",
+	scx_bpf_dump("tandem: cpu_bound=%u cpu_bound_weight=%llu vtime=%llu known=%llu light_share=%u give_to=%d pull_from=%d seen_excess=%llu\n",
 		     c->cpu_bound_tasks, c->cpu_bound_weight, c->vtime, c->vtime_known, c->light_share, c->give_to, c->pull_from,
 		     c->seen_excess);
 	side_dump_cpu(c);

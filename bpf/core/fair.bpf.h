@@ -390,7 +390,7 @@ COLD int change_weight(struct task_state *t __arg_nonnull, struct cpu_state *c _
 {
 	struct group_state *g = group_state(t->group);
 	u32 i = class_index(t->class);
-	u64 old = t->weight, clock, stake = t->stake, hog = t->cpu_bound_stake;
+	u64 old = t->weight, clock, stake = t->stake, bound = t->cpu_bound_stake;
 	s32 cpu = stake_cpu(stake);
 
 	if (!g || !stake)
@@ -402,9 +402,9 @@ COLD int change_weight(struct task_state *t __arg_nonnull, struct cpu_state *c _
 	if (c == cpu_state(cpu) &&
 	    __sync_val_compare_and_swap(&t->stake, stake, stake_of(cpu, stake_class(stake), t->weight)) == stake)
 		__sync_fetch_and_add(&c->weight[stake_class(stake)], t->weight - stake_value(stake));
-	if (hog && stake_cpu(hog) == cpu && c == cpu_state(cpu) &&
-	    __sync_val_compare_and_swap(&t->cpu_bound_stake, hog, stake_of(cpu, 0, t->weight)) == hog)
-		__sync_fetch_and_add(&c->cpu_bound_weight, t->weight - stake_value(hog));
+	if (bound && stake_cpu(bound) == cpu && c == cpu_state(cpu) &&
+	    __sync_val_compare_and_swap(&t->cpu_bound_stake, bound, stake_of(cpu, 0, t->weight)) == bound)
+		__sync_fetch_and_add(&c->cpu_bound_weight, t->weight - stake_value(bound));
 	set_first_deadline(t);
 	return 0;
 }

@@ -14,8 +14,8 @@
 	X(DECLINED, declined, "waiting tasks that a weak idle vCPU did not pull because they run sooner where they are") \
 	X(DROPS, drops, "sudden drops of a vCPU's share") \
 	X(PREDICTED, predicted, "vCPUs kicked because another would soon be preempted") \
-	X(HARVESTED, harvested, "running tasks that migrated before their vCPU was preempted") \
-	X(HARVESTED_US, harvested_us, "what these gained by it, as predicted (us)") \
+	X(MIGRATED_EARLY, migrated_early, "running tasks that migrated before their vCPU was preempted") \
+	X(MIGRATED_EARLY_US, migrated_early_us, "what these gained by it, as predicted (us)") \
 	X(ABANDONED, abandoned, "such migrations given up: the target did not answer, or nothing was to be gained") \
 	X(TAKEN_BACK, taken_back, "tasks on their way to another vCPU that were not pulled in time") \
 	X(CAUGHT, caught, "CPU-bound tasks whose vCPU was preempted before they had migrated") \

@@ -362,8 +362,8 @@ static __always_inline void departed(struct cpu_state *c, s32 cpu, u64 now)
 	c->side.ivh_vain = 0;
 	if (c->side.ivh_gain_ns)
 		c->side.ivh_latency_ns = ivh_latency_ns(c->side.ivh_latency_ns, sub_floor_u64(now, c->side.ivh_fired_ns));
-	count_of(c, c->side.ivh_gain_ns ? CNT_HARVESTED : CNT_PUSHED, sub_floor_u64(c->side.ivh_end_ns, now));
-	c->counters[CNT_HARVESTED_US] += c->side.ivh_gain_ns / NSEC_PER_USEC_;
+	count_of(c, c->side.ivh_gain_ns ? CNT_MIGRATED_EARLY : CNT_PUSHED, sub_floor_u64(c->side.ivh_end_ns, now));
+	c->counters[CNT_MIGRATED_EARLY_US] += c->side.ivh_gain_ns / NSEC_PER_USEC_;
 }
 
 /*

@@ -14,7 +14,7 @@
  *             when a running task leaves its vCPU                           policy/guest/ivh.h
  *             which vCPUs are better left without work                      policy/guest/rwc.h
  *   action    wake-up placement, pulling, migration                         wake, place, balance,
- *                                                                           harvest, ban
+ *                                                                           ivh, ban
  *
  * On equal, uncontended vCPUs it is an ordinary fair scheduler (virtual deadlines,
  * policy/eevdf.h) with the kernel's own idle selection. The cost model is evaluated
@@ -150,7 +150,7 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 	target = target_of_variant(p, t, c, cpu, now);
 	if (target >= 0) {
 		t->push_to = target;
-		count(c, CNT_HARVESTED);
+		count(c, CNT_MIGRATED_EARLY);
 		k_set_slice(p, 0);
 		return;
 	}

@@ -96,7 +96,7 @@ static __always_inline void side_dump(void)
 
 static __always_inline void side_dump_cpu(const struct cpu_state *c)
 {
-	scx_bpf_dump("tandem: share=%u/1024 absence_us=%llu\n", c->side.model.share, c->side.model.inactive_mean_ns / 1000);
+	scx_bpf_dump("tandem: share=%u/1024 preemption_us=%llu\n", c->side.model.share, c->side.model.inactive_mean_ns / 1000);
 }
 
 #endif

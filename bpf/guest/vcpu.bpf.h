@@ -237,7 +237,7 @@ static __always_inline void observe_once(struct cpu_state *c, s32 cpu, u64 now, 
 	c->side.seen_sched_ins = all;
 	c->side.wanted_ns += was == WAS_BUSY ? elapsed : stolen;
 	c->side.stolen_ns += stolen;
-	if (stolen >= TANDEM_ABSENCE_MIN_NS)
+	if (stolen >= TANDEM_PREEMPTION_MIN_NS)
 		trace(TRACE_PREEMPTED, 0, stolen);
 	step = (u32)min_u64(sched_ins, STEP_RETURNS_MAX) << STEP_RETURNS_SHIFT;
 	step |= (was == WAS_BUSY ? STEP_BUSY : 0) | (overdue ? STEP_OVERDUE : 0);

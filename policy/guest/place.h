@@ -35,7 +35,7 @@
 #include "../work.h"
 
 /* A task that ran this long without sleeping is CPU-bound. */
-#define TANDEM_HOG_NS (24 * NSEC_PER_MSEC_)
+#define TANDEM_PULL_BURST_NS (24 * NSEC_PER_MSEC_)
 /* Active balance: migrating a running task must gain a quarter at least, and not happen more often than this. */
 #define TANDEM_PUSH_GAIN_NUM 5U
 #define TANDEM_PUSH_GAIN_DEN 4U
@@ -102,7 +102,7 @@ POLICY u64 place_taken_ns(const struct place_view *c, u64 work_ns)
 
 POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 {
-	u64 share = c->share ? c->share : 1, absence = 0;
+	u64 share = c->share ? c->share : 1, preemption = 0;
 	u64 waits_for = delayed_others_ns(c->queued_work, work_ns), done = waits_for + work_ns, work;
 
 	work = done + delays_others_ns(waits_for, c->nr_tasks, work_ns);
@@ -117,12 +117,12 @@ POLICY u64 place_cost_ns(const struct place_view *c, u64 work_ns)
 		return c->preempted_for_ns + work * TANDEM_SCALE / share;
 	}
 	if (c->inactive_for_ns)
-		absence = max_u64(sub_floor_u64(c->inactive_mean_ns, c->inactive_for_ns), c->inactive_mean_ns / 4);
+		preemption = max_u64(sub_floor_u64(c->inactive_mean_ns, c->inactive_for_ns), c->inactive_mean_ns / 4);
 	else if (c->idle)
-		absence = (c->here ? TANDEM_WAIT_AGAIN : TANDEM_WAIT_CAUTION) * c->wait_ns;
-	if (!absence && c->on_cpu_for_ns && c->inactive_mean_ns && share < TANDEM_SCALE)
+		preemption = (c->here ? TANDEM_WAIT_AGAIN : TANDEM_WAIT_CAUTION) * c->wait_ns;
+	if (!preemption && c->on_cpu_for_ns && c->inactive_mean_ns && share < TANDEM_SCALE)
 		return work + place_taken_ns(c, min_u64(work, 1ULL << 30));
-	return absence + work * TANDEM_SCALE / share;
+	return preemption + work * TANDEM_SCALE / share;
 }
 
 /* Should a CPU-bound task leave a vCPU of share `from` for an idle one of share `to`? */
@@ -157,7 +157,7 @@ POLICY bool pull_helps(const struct pull_view *v)
 		return true;
 	if (v->source_inactive)
 		return true;
-	return v->waiting > 3 || v->source_burst_ns >= TANDEM_HOG_NS;
+	return v->waiting > 3 || v->source_burst_ns >= TANDEM_PULL_BURST_NS;
 }
 
 #endif

@@ -27,7 +27,7 @@
  * Shorter preemption intervals are not counted. (Of irregular ones with a mean of 2 ms every seventh is below
  * 0.3 ms.)
  */
-#define TANDEM_ABSENCE_MIN_NS (100 * NSEC_PER_USEC_)
+#define TANDEM_PREEMPTION_MIN_NS (100 * NSEC_PER_USEC_)
 /* An estimate that was not refreshed for this long is stale, */
 #define TANDEM_STALE_NS (3000 * NSEC_PER_MSEC_)
 /* and one that says that a vCPU is weak still keeps running tasks from migrating there for this long. */
@@ -66,8 +66,8 @@
 /* No preemption interval counts for longer than this. */
 #define TANDEM_INACTIVE_MAX_NS (200 * NSEC_PER_MSEC_)
 
-/* Preemption intervals are counted by length in buckets, four per doubling, from TANDEM_ABSENCE_MIN_NS on. */
-#define TANDEM_ABSENCE_BUCKETS 48U
+/* Preemption intervals are counted by length in buckets, four per doubling, from TANDEM_PREEMPTION_MIN_NS on. */
+#define TANDEM_PREEMPTION_BUCKETS 48U
 
 struct vcpu_model {
 	u64 demand_ns;		/* of the open window */
@@ -76,7 +76,7 @@ struct vcpu_model {
 	u64 inactive_mean_ns;	/* mean preemption interval */
 	u64 inactive_events;
 	u64 preempted_ns;		/* sum of all preemption intervals */
-	u32 absences[TANDEM_ABSENCE_BUCKETS];	/* how many of each length */
+	u32 preemptions[TANDEM_PREEMPTION_BUCKETS];	/* how many of each length */
 	u64 wait_mean_ns;	/* mean wait of a wake-up for the pCPU; wake-ups served at once count */
 	u64 woken_soon_ns;	/* mean wait of wake-ups soon after the vCPU slept */
 	u64 woken_ns;		/* when it was last woken; 0: never */
@@ -97,20 +97,20 @@ struct vcpu_model {
 #define VCAP_DROPPED 2U
 
 /* Bucket of a length: four per doubling. */
-POLICY u32 absence_bucket(u64 absence_ns)
+POLICY u32 preemption_bucket(u64 preemption_ns)
 {
-	u64 limit = TANDEM_ABSENCE_MIN_NS;
+	u64 limit = TANDEM_PREEMPTION_MIN_NS;
 	u32 bucket = 0, i;
 
-	for (i = 0; i < TANDEM_ABSENCE_BUCKETS / 4 - 1; i++) {
-		if (absence_ns < 2 * limit)
+	for (i = 0; i < TANDEM_PREEMPTION_BUCKETS / 4 - 1; i++) {
+		if (preemption_ns < 2 * limit)
 			break;
 		limit *= 2;
 		bucket += 4;
 	}
-	if (absence_ns <= limit)
+	if (preemption_ns <= limit)
 		return bucket;
-	return bucket + (u32)min_u64((absence_ns - limit) * 4 / limit, 3);
+	return bucket + (u32)min_u64((preemption_ns - limit) * 4 / limit, 3);
 }
 
 /*
@@ -118,18 +118,18 @@ POLICY u32 absence_bucket(u64 absence_ns)
  * 0 or 1: one, as far as is known). Between two samples there may be several intervals; their sum and number
  * are exact, the single lengths are not.
  */
-POLICY void vcap_absences(struct vcpu_model *m, u64 preempted_ns, u32 sched_ins)
+POLICY void vcap_preemptions(struct vcpu_model *m, u64 preempted_ns, u32 sched_ins)
 {
-	u64 most = preempted_ns / TANDEM_ABSENCE_MIN_NS, each;
+	u64 most = preempted_ns / TANDEM_PREEMPTION_MIN_NS, each;
 	u32 times = (u32)min_u64(max_u64(sched_ins, 1), most), bucket;
 
 	if (!times)
 		return;
 	each = preempted_ns / times;
-	bucket = absence_bucket(each);
+	bucket = preemption_bucket(each);
 	m->preempted_ns += preempted_ns;
-	if (bucket < TANDEM_ABSENCE_BUCKETS)
-		m->absences[bucket] += times;
+	if (bucket < TANDEM_PREEMPTION_BUCKETS)
+		m->preemptions[bucket] += times;
 	each = min_u64(each, TANDEM_INACTIVE_MAX_NS);
 	m->inactive_mean_ns = m->inactive_events ? ewma_u64(m->inactive_mean_ns, each, 2) : each;
 	m->inactive_events += times;
@@ -176,7 +176,7 @@ POLICY u32 vcap_sample(struct vcpu_model *m, u64 now_ns, u32 sample)
 POLICY u32 vcap_busy(struct vcpu_model *m, u64 now_ns, u64 elapsed_ns, u64 stolen_ns, u32 sched_ins)
 {
 	stolen_ns = min_u64(stolen_ns, elapsed_ns);
-	vcap_absences(m, stolen_ns, sched_ins);
+	vcap_preemptions(m, stolen_ns, sched_ins);
 	m->demand_ns += elapsed_ns;
 	m->stolen_ns += stolen_ns;
 	if (m->demand_ns < vcap_window_ns(m))

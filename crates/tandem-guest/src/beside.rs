@@ -12,7 +12,7 @@ pub(crate) fn neighbours(facts: &[VcpuFacts]) -> Neighbours {
         facts.iter().filter(|fact| fact.online && fact.bans == 0 && fact.age_ms.is_some()).collect();
     let seen = |fact: &&VcpuFacts| Seen {
         share: fact.steady_share,
-        absence_ms: fact.inactive_mean_us / 1e3,
+        preemption_ms: fact.inactive_mean_us / 1e3,
         active_ms: fact.rhythm_ms.map_or(0.0, |(on, _)| on),
         even: fact.rhythm_ms.is_some(),
         at_once: served_at_once(fact),

@@ -29,7 +29,7 @@ pub(crate) fn render(stats: &GuestStats) -> String {
     }
     for (name, unit, help, of) in [
         ("share", "ratio", "Share of a pCPU that the vCPU gets when it has work", 0),
-        ("absence", "seconds", "Mean length of a preemption interval of the vCPU", 1),
+        ("preemption", "seconds", "Mean length of a preemption interval of the vCPU", 1),
     ] {
         let name = format!("tandem_guest_vcpu_{name}_{unit}");
         head(&mut text, &name, "gauge", unit, help);
@@ -65,7 +65,7 @@ mod tests {
         assert!(text.contains("# TYPE tandem_guest_pulled counter\n"), "{text}");
         assert!(text.contains("\ntandem_guest_pulled_total 7\n"), "{text}");
         assert!(text.contains("tandem_guest_vcpu_share_ratio{cpu=\"0\"} 0.5\n"), "{text}");
-        assert!(text.contains("tandem_guest_vcpu_absence_seconds{cpu=\"0\"} 0.0015\n"), "{text}");
+        assert!(text.contains("tandem_guest_vcpu_preemption_seconds{cpu=\"0\"} 0.0015\n"), "{text}");
         assert!(!text.contains("cpu=\"1\""), "{text}");
         assert!(text.ends_with("# EOF\n"));
         for line in text.lines().filter(|line| !line.starts_with('#')) {

@@ -19,10 +19,10 @@ pub struct VcpuFacts {
     pub woken_wait_us: Option<f64>,
     /// Mean preemption interval in microseconds.
     pub inactive_mean_us: f64,
-    /// Number of preemption intervals, by length (`absence_bucket` in `policy/guest/vcap.h`).
-    pub absences: Vec<u64>,
+    /// Number of preemption intervals, by length (`preemption_bucket` in `policy/guest/vcap.h`).
+    pub preemptions: Vec<u64>,
     /// Their sum in milliseconds.
-    pub absent_ms: f64,
+    pub preempted_ms: f64,
     /// For how long it had work since the scheduler was loaded, steal included, nanoseconds.
     pub wanted_ns: u64,
     /// Steal in that time, nanoseconds.
@@ -59,22 +59,22 @@ pub struct GroupFacts {
     pub limits: u64,
 }
 
-/// `TANDEM_ABSENCE_MIN_NS` in `policy/guest/vcap.h`.
-const ABSENCE_MIN_MS: f64 = 0.1;
+/// `TANDEM_PREEMPTION_MIN_NS` in `policy/guest/vcap.h`.
+const PREEMPTION_MIN_MS: f64 = 0.1;
 
 impl VcpuFacts {
     /// A percentile of the preemption intervals, 0 to 1, in milliseconds: the middle of its bucket.
     /// None: there were none.
-    pub fn absence_percentile_ms(&self, part: f64) -> Option<f64> {
-        let all: u64 = self.absences.iter().sum();
+    pub fn preemption_percentile_ms(&self, part: f64) -> Option<f64> {
+        let all: u64 = self.preemptions.iter().sum();
         let wanted = ((all as f64 * part).ceil() as u64).max(1);
         let mut seen = 0;
-        let bucket = self.absences.iter().position(|count| {
+        let bucket = self.preemptions.iter().position(|count| {
             seen += count;
             seen >= wanted
         })?;
         let doublings = (bucket / 4) as i32;
-        let least = ABSENCE_MIN_MS * 2f64.powi(doublings);
+        let least = PREEMPTION_MIN_MS * 2f64.powi(doublings);
         Some(least * (1.0 + ((bucket % 4) as f64 + 0.5) / 4.0))
     }
 }
@@ -112,10 +112,10 @@ fn read_one(map: &impl MapCore, cpu: usize, now_ns: u64) -> Result<VcpuFacts, Da
             .then(|| u64_at(model + std::mem::offset_of!(intf::vcpu_model, wait_mean_ns)) as f64 / 1e3),
         inactive_mean_us: u64_at(model + std::mem::offset_of!(intf::vcpu_model, inactive_mean_ns)) as f64
             / 1e3,
-        absences: (0..intf::TANDEM_ABSENCE_BUCKETS as usize)
-            .map(|i| u64::from(u32_at(model + std::mem::offset_of!(intf::vcpu_model, absences) + 4 * i)))
+        preemptions: (0..intf::TANDEM_PREEMPTION_BUCKETS as usize)
+            .map(|i| u64::from(u32_at(model + std::mem::offset_of!(intf::vcpu_model, preemptions) + 4 * i)))
             .collect(),
-        absent_ms: u64_at(model + std::mem::offset_of!(intf::vcpu_model, preempted_ns)) as f64 / 1e6,
+        preempted_ms: u64_at(model + std::mem::offset_of!(intf::vcpu_model, preempted_ns)) as f64 / 1e6,
         wanted_ns: u64_at(std::mem::offset_of!(intf::cpu_state, side.wanted_ns)),
         stolen_ns: u64_at(std::mem::offset_of!(intf::cpu_state, side.stolen_ns)),
         age_ms: (updated_ns > 0).then(|| now_ns.saturating_sub(updated_ns) as f64 / 1e6),

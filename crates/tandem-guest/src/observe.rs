@@ -12,7 +12,7 @@ pub struct Probed {
     /// Share of a pCPU that it gets when it wants to run, 0 to 1; none: not known, which counts as a whole pCPU.
     pub share: Option<f64>,
     /// Mean preemption interval, milliseconds.
-    pub absence_ms: f64,
+    pub preemption_ms: f64,
 }
 
 /// What would be done with a vCPU.
@@ -88,7 +88,7 @@ pub fn observe(vcpus: &[Probed], stacks: &[Vec<usize>], neighbours: Option<Neigh
     let wait_ms = |at: usize| {
         let model = vcpu_model {
             share: shares[at],
-            inactive_mean_ns: (vcpus[at].absence_ms.clamp(0.0, 1e6) * 1e6) as u64,
+            inactive_mean_ns: (vcpus[at].preemption_ms.clamp(0.0, 1e6) * 1e6) as u64,
             updated_ns: 1,
             samples: 1,
             ..vcpu_model::default()
@@ -113,7 +113,7 @@ impl fmt::Display for Observation {
                 Some(share) => write!(f, "share {:5.1} %  ", share * 100.0)?,
                 None => write!(f, "share unknown  ")?,
             }
-            write!(f, "preempted for {:6.2} ms  mean wait {wait_ms:6.2} ms", vcpu.absence_ms)?;
+            write!(f, "preempted for {:6.2} ms  mean wait {wait_ms:6.2} ms", vcpu.preemption_ms)?;
             match verdict {
                 Verdict::InUse => writeln!(f)?,
                 Verdict::Straggler => writeln!(f, "  with --rwc: SCHED_IDLE only, a straggler")?,
@@ -149,7 +149,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn probed(cpu: usize, share: f64) -> Probed {
-        Probed { cpu, share: Some(share), absence_ms: 8.0 }
+        Probed { cpu, share: Some(share), preemption_ms: 8.0 }
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
         let verdicts: Vec<Verdict> = seen.vcpus.iter().map(|(_, _, verdict)| *verdict).collect();
         assert_eq!(verdicts, [Verdict::InUse, Verdict::Straggler, Verdict::InUse, Verdict::SpareOf(2)]);
         assert!(seen.places_by_cost && seen.moves_to_stronger);
-        assert!((seen.vcpus[2].1 - 4.0).abs() < 0.1, "half of an absence of 8 ms: {}", seen.vcpus[2].1);
+        assert!((seen.vcpus[2].1 - 4.0).abs() < 0.1, "half of a preemption of 8 ms: {}", seen.vcpus[2].1);
         let words = seen.to_string();
         assert!(words.contains("on the hardware thread of vCPU 2"));
         assert!(words.contains("at regular times") && words.contains("for CPU-bound tasks --ivh"), "{words}");

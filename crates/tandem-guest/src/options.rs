@@ -63,7 +63,7 @@ pub struct GuestOptions {
     pub slice_us: u64,
     /// Proactive migration (vSched's ivh): where a preemption is predicted, a running task leaves its
     /// vCPU before it, for a vCPU that runs or will run sooner.
-    pub harvest: bool,
+    pub ivh: bool,
     /// Place wake-ups by what each vCPU gets; otherwise as the kernel does.
     pub place_by_cost: bool,
     /// Parts of techniques that are left out, to measure what each is worth.
@@ -100,7 +100,7 @@ impl Default for GuestOptions {
             probe_isolated: false,
             slice_timers: true,
             slice_us: 3000,
-            harvest: false,
+            ivh: false,
             place_by_cost: true,
             without: Vec::new(),
             ban: false,

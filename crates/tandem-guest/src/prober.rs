@@ -231,7 +231,7 @@ mod tests {
         };
         let whole = block(1.0, 1000, 0);
         assert!((block(0.5, 1000, 0) / whole - 2.0).abs() < 0.01, "half as fast");
-        assert!((block(1.0, 3, 9) / whole - 1.0).abs() < 0.01, "as fast, but absent for most of the time");
+        assert!((block(1.0, 3, 9) / whole - 1.0).abs() < 0.01, "as fast, but preempted for most of the time");
         assert_eq!(work(&mut EmulatedCore::new(1), Duration::from_millis(60), || true), None);
     }
 }

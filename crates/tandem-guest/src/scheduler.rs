@@ -349,7 +349,7 @@ fn load<'a>(
         rodata.cgroups_enabled = !options.ignore_cgroups;
         rodata.slice_timers_enabled = options.slice_timers;
         rodata.base_request_ns = options.slice_us * 1000;
-        rodata.ivh_enabled = options.harvest;
+        rodata.ivh_enabled = options.ivh;
         rodata.bvs_enabled = options.place_by_cost;
         rodata.parts_left_out = options.without.iter().fold(0, |bits, part| bits | part.bit());
         rodata.rwc_enabled = options.ban;

@@ -29,13 +29,13 @@ pub struct VcpuStats {
     pub inactive_mean_us: f64,
     /// Preemption intervals.
     #[stat(desc = "preemption intervals while the vCPU had work")]
-    pub absences: u64,
+    pub preemptions: u64,
     /// Their sum in milliseconds.
     #[stat(desc = "their sum (ms)")]
-    pub absent_ms: f64,
+    pub preempted_ms: f64,
     /// 95th percentile of their lengths in milliseconds, since the scheduler was loaded.
     #[stat(desc = "95th percentile of their lengths since the scheduler was loaded (ms)")]
-    pub absence_p95_ms: f64,
+    pub preemption_p95_ms: f64,
     /// Age of the estimate in milliseconds, -1: none yet.
     #[stat(desc = "age of the estimate (ms), -1 if there is none")]
     pub age_ms: f64,
@@ -98,10 +98,10 @@ include!(concat!(env!("OUT_DIR"), "/counters.rs"));
 
 impl VcpuStats {
     fn since(&self, earlier: Option<&Self>) -> Self {
-        let (absences, absent_ms) = earlier.map_or((0, 0.0), |e| (e.absences, e.absent_ms));
+        let (preemptions, preempted_ms) = earlier.map_or((0, 0.0), |e| (e.preemptions, e.preempted_ms));
         Self {
-            absences: self.absences.saturating_sub(absences),
-            absent_ms: (self.absent_ms - absent_ms).max(0.0),
+            preemptions: self.preemptions.saturating_sub(preemptions),
+            preempted_ms: (self.preempted_ms - preempted_ms).max(0.0),
             ..self.clone()
         }
     }
@@ -121,11 +121,11 @@ impl VcpuStats {
     }
 
     /// Mean preemption interval, milliseconds; 0: there were none.
-    pub fn absence_mean_ms(&self) -> f64 {
-        if self.absences == 0 {
+    pub fn preemption_mean_ms(&self) -> f64 {
+        if self.preemptions == 0 {
             0.0
         } else {
-            self.absent_ms / self.absences as f64
+            self.preempted_ms / self.preemptions as f64
         }
     }
 }
@@ -151,9 +151,9 @@ impl GuestStats {
                 let stats = VcpuStats {
                     share: f.share,
                     inactive_mean_us: f.inactive_mean_us,
-                    absences: f.absences.iter().sum(),
-                    absent_ms: f.absent_ms,
-                    absence_p95_ms: f.absence_percentile_ms(0.95).unwrap_or(0.0),
+                    preemptions: f.preemptions.iter().sum(),
+                    preempted_ms: f.preempted_ms,
+                    preemption_p95_ms: f.preemption_percentile_ms(0.95).unwrap_or(0.0),
                     age_ms: f.age_ms.unwrap_or(-1.0),
                     rhythm_on_ms: f.rhythm_ms.map_or(0.0, |rhythm| rhythm.0),
                     rhythm_off_ms: f.rhythm_ms.map_or(0.0, |rhythm| rhythm.1),
@@ -224,12 +224,12 @@ impl Report for GuestStats {
             } else {
                 writeln!(
                     out,
-                    "  vCPU {cpu:<3} share {:5.1} %  preempted for {:6.2} ms, {} times for {:.2} ms in all (p95 {:.2})  measured {:.0} ms ago  tasks {} weight {:.3} (CPU-bound {} weight {:.3}){notes}",
+                    "  vCPU {cpu:<3} share {:5.1} %  preempted for {:6.2} ms, preemptions {} of {:.2} ms (p95 {:.2})  measured {:.0} ms ago  tasks {} weight {:.3} (CPU-bound {} weight {:.3}){notes}",
                     vcpu.share * 100.0,
                     vcpu.inactive_mean_us / 1e3,
-                    vcpu.absences,
-                    vcpu.absence_mean_ms(),
-                    vcpu.absence_p95_ms,
+                    vcpu.preemptions,
+                    vcpu.preemption_mean_ms(),
+                    vcpu.preemption_p95_ms,
                     vcpu.age_ms,
                     vcpu.tasks,
                     vcpu.weight,

@@ -21,7 +21,7 @@ pub struct Args {
 
 /// A gap in the time line of the busy thread that is longer than this is a preemption interval of the vCPU, ns
 /// (`TANDEM_INACTIVE_MIN_NS` in `policy/guest/vcap.h`).
-const ABSENT_NS: u64 = 300_000;
+const PREEMPTED_NS: u64 = 300_000;
 /// Pause between two queries.
 const PAUSE: Duration = Duration::from_micros(200);
 
@@ -33,12 +33,12 @@ struct LiveReport {
     /// Part of them with a correct answer, 0 to 1.
     agreement: f64,
     /// Part of them at which the vCPU was preempted, 0 to 1.
-    absent: f64,
+    preempted: f64,
     /// Part of all queries with the answer "running" while it was preempted, and the other way round.
     missed: f64,
     invented: f64,
     /// Its preemption intervals, ms: median and 10th percentile.
-    absence_ms: [f64; 2],
+    preemption_ms: [f64; 2],
 }
 
 /// Watches the last usable CPU from the first one.
@@ -68,7 +68,7 @@ fn gaps(cpu: usize, stop: &AtomicBool) -> Option<Vec<(u64, u64)>> {
     let mut last = sys::now_ns();
     while !stop.load(Ordering::Relaxed) {
         let now = sys::now_ns();
-        if now - last > ABSENT_NS {
+        if now - last > PREEMPTED_NS {
             gaps.push((last, now));
         }
         last = now;
@@ -99,7 +99,7 @@ fn ask(program: &bpf::Program, cpu: u32, length: Duration) -> Result<Vec<Answer>
         program.run(&mut query)?;
         let after = sys::now_ns();
         // If the query took too long, the time of the answer is not known.
-        if after - before < ABSENT_NS {
+        if after - before < PREEMPTED_NS {
             let at_ns = before + (after - before) / 2;
             let mut steal = [0; 8];
             steal.copy_from_slice(&query[8..]);
@@ -113,7 +113,7 @@ fn ask(program: &bpf::Program, cpu: u32, length: Duration) -> Result<Vec<Answer>
 
 /// Gaps that the host's accounting (steal) confirms. On an emulated machine an interrupt may take as long as a
 /// preemption interval.
-fn absences(answers: &[Answer], gaps: &[(u64, u64)]) -> Vec<(u64, u64)> {
+fn preemptions(answers: &[Answer], gaps: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let stolen = |(from, to): (u64, u64)| {
         let after = answers.partition_point(|a| a.at_ns <= to);
         let before = answers.partition_point(|a| a.at_ns < from).saturating_sub(1);
@@ -125,13 +125,13 @@ fn absences(answers: &[Answer], gaps: &[(u64, u64)]) -> Vec<(u64, u64)> {
 }
 
 fn compare(answers: &[Answer], gaps: &[(u64, u64)]) -> LiveReport {
-    let gaps = absences(answers, gaps);
-    let absent_at = |t: u64| {
+    let gaps = preemptions(answers, gaps);
+    let preempted_at = |t: u64| {
         let next = gaps.partition_point(|(_, end)| *end < t);
         gaps.get(next).is_some_and(|(from, _)| *from <= t)
     };
     let count = |test: &dyn Fn(bool, bool) -> bool| {
-        answers.iter().filter(|a| test(absent_at(a.at_ns), a.off)).count()
+        answers.iter().filter(|a| test(preempted_at(a.at_ns), a.off)).count()
     };
     let part = |n: usize| if answers.is_empty() { 0.0 } else { n as f64 / answers.len() as f64 };
     let mut lengths: Vec<u64> = gaps.iter().map(|(from, to)| to - from).collect();
@@ -139,11 +139,11 @@ fn compare(answers: &[Answer], gaps: &[(u64, u64)]) -> LiveReport {
     let length_ms = |at: usize| lengths.get(at).map_or(0.0, |ns| *ns as f64 / 1e6);
     LiveReport {
         samples: answers.len(),
-        agreement: part(count(&|absent, off| absent == off)),
-        absent: part(count(&|absent, _| absent)),
-        missed: part(count(&|absent, off| absent && !off)),
-        invented: part(count(&|absent, off| !absent && off)),
-        absence_ms: [length_ms(lengths.len() / 2), length_ms(lengths.len() / 10)],
+        agreement: part(count(&|preempted, off| preempted == off)),
+        preempted: part(count(&|preempted, _| preempted)),
+        missed: part(count(&|preempted, off| preempted && !off)),
+        invented: part(count(&|preempted, off| !preempted && off)),
+        preemption_ms: [length_ms(lengths.len() / 2), length_ms(lengths.len() / 10)],
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
             answer(750, false, 190),
         ];
         let report = compare(&answers, &gaps);
-        assert_eq!((report.samples, report.agreement, report.absent), (8, 0.75, 0.375));
+        assert_eq!((report.samples, report.agreement, report.preempted), (8, 0.75, 0.375));
         assert_eq!((report.missed, report.invented), (0.125, 0.125));
         assert_eq!(compare(&[], &gaps).agreement, 0.0);
     }

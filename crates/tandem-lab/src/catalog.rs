@@ -41,7 +41,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "watchdog",
     "probe-share",
     "probe-share-irregular",
-    "probe-absence",
+    "probe-preemption",
     "probe-stacking",
     "probe-unstacked",
     "probe-cost",

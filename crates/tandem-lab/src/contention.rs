@@ -51,7 +51,7 @@ pub struct Delivered {
     /// Run delay per burst, milliseconds.
     pub period_ms: f64,
     /// Run delay per preemption interval, milliseconds: bursts without a pause between them are one interval.
-    pub absence_ms: f64,
+    pub preemption_ms: f64,
     /// For how much of the time the vCPU wanted to run, percent (of the time that the bursts and their gaps take, or of
     /// all of it where contention alternates between the CPUs, `swap_ms`).
     pub demand_pct: f64,
@@ -258,7 +258,7 @@ fn delivered_to(
     let (v0, v1) = (thread(before)?, thread(after)?);
     let (c0, c1) = (competitor(before)?, competitor(after)?);
     let bursts = c1.bursts.saturating_sub(c0.bursts);
-    let absences = bursts.saturating_sub(c1.joined.saturating_sub(c0.joined)).max(1);
+    let preemptions = bursts.saturating_sub(c1.joined.saturating_sub(c0.joined)).max(1);
     let run_ns = v1.run_ns.saturating_sub(v0.run_ns) as f64;
     let delay_ns = v1.run_delay_ns.saturating_sub(v0.run_delay_ns) as f64;
     if bursts == 0 || run_ns + delay_ns == 0.0 {
@@ -280,7 +280,7 @@ fn delivered_to(
         asked_period_ms: on / 1e3,
         drawn_period_ms: c1.asked_ns.saturating_sub(c0.asked_ns) as f64 / bursts as f64 / 1e6,
         period_ms: delay_ns / bursts as f64 / 1e6,
-        absence_ms: delay_ns / absences as f64 / 1e6,
+        preemption_ms: delay_ns / preemptions as f64 / 1e6,
         demand_pct: 100.0 * (run_ns + delay_ns) / (span_us * 1e3),
     })
 }
@@ -318,7 +318,7 @@ mod tests {
             delivered(&experiment, 0, |cpu| witness(&experiment, cpu), &at(0, 0, 0), &at(480, 520, 125));
         assert_eq!(got.len(), 1);
         assert!((got[0].share_pct - 52.0).abs() < 1e-9 && (got[0].period_ms - 4.16).abs() < 1e-9);
-        assert!((got[0].absence_ms - 5.2).abs() < 1e-9);
+        assert!((got[0].preemption_ms - 5.2).abs() < 1e-9);
         assert!((got[0].asked_share_pct - 50.0).abs() < 1e-9 && (got[0].drawn_period_ms - 4.0).abs() < 1e-9);
     }
 

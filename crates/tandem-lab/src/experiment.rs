@@ -322,7 +322,7 @@ pub enum HostFigure {
     /// Part of the time that it wanted to run in which it ran, 0 to 1; the error is in percentage points.
     Share,
     /// Its mean preemption interval, milliseconds; the error is in percent of it. Needs contention on its CPU.
-    AbsenceMs,
+    PreemptionMs,
 }
 
 /// Figures of a list of windows. Speed is relative to that of another workload of this experiment

@@ -54,9 +54,9 @@ impl<'a> HostTruth<'a> {
                 let wanted = time.run_ms + time.run_delay_ms;
                 (wanted > 0.0).then(|| 100.0 * (estimate - time.run_ms / wanted).abs())
             }
-            HostFigure::AbsenceMs => {
+            HostFigure::PreemptionMs => {
                 let found = self.delivered.iter().find(|d| d.vm == self.vm && d.vcpu == against.vcpu)?;
-                (found.absence_ms > 0.0).then(|| 100.0 * (estimate / found.absence_ms - 1.0).abs())
+                (found.preemption_ms > 0.0).then(|| 100.0 * (estimate / found.preemption_ms - 1.0).abs())
             }
         }
     }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_shares_in_points_and_of_absences_in_percent() {
+    fn errors_of_shares_in_points_and_of_preemptions_in_percent() {
         let time = VcpuTime {
             arm: "a".into(),
             workload: "w".into(),
@@ -85,15 +85,15 @@ mod tests {
             asked_period_ms: 8.0,
             drawn_period_ms: 8.0,
             period_ms: 7.0,
-            absence_ms: 8.0,
+            preemption_ms: 8.0,
             demand_pct: 100.0,
         };
         let (times, delivered) = ([time], [delivered]);
         let host = HostTruth::new("g", &times, &delivered);
         let share = AgainstHost { vcpu: 1, figure: HostFigure::Share };
-        let absence = AgainstHost { vcpu: 1, figure: HostFigure::AbsenceMs };
+        let preemption = AgainstHost { vcpu: 1, figure: HostFigure::PreemptionMs };
         assert_eq!(host.error_of(0.28, share).map(f64::round), Some(3.0));
-        assert_eq!(host.error_of(8.8, absence).map(f64::round), Some(10.0));
+        assert_eq!(host.error_of(8.8, preemption).map(f64::round), Some(10.0));
         assert_eq!(host.error_of(0.5, AgainstHost { vcpu: 0, ..share }), None);
         assert_eq!(HostTruth::new("other", &times, &delivered).error_of(0.5, share), None);
     }

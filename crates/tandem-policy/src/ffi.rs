@@ -76,7 +76,7 @@ pub mod safe {
         booked_runs_ns(booked: u64) -> u64;
         delayed_others_ns(booked: u64, work_ns: u64) -> u64;
         delays_others_ns(waits_for_ns: u64, nr_tasks: u32, work_ns: u64) -> u64;
-        absence_bucket(absence_ns: u64) -> u32;
+        preemption_bucket(preemption_ns: u64) -> u32;
         place_drain_ns(work_ns: u64, share: u32) -> u64;
         place_work_ns(mean_burst_ns: u64, request_ns: u64, ordinary_request_ns: u64) -> u64;
         move_cost_ns(far: bool) -> u64;

@@ -62,7 +62,7 @@ pub mod balance {
 /// The capacity of a vCPU (`policy/guest/vcap.h`).
 pub mod vcap {
     pub use crate::ffi::safe::{
-        absence_bucket, vcap_arrive, vcap_at_best, vcap_at_worst, vcap_busy, vcap_effective, vcap_fresh,
+        preemption_bucket, vcap_arrive, vcap_at_best, vcap_at_worst, vcap_busy, vcap_effective, vcap_fresh,
         vcap_pool_share, vcap_pool_wait, vcap_share_believed, vcap_wait_after_ns, vcap_wait_believed_ns,
         vcap_wait_ns,
     };

@@ -110,7 +110,7 @@ fn weights_are_the_kernels() {
 }
 
 #[test]
-fn hogs_share_by_weight_and_round_robin_does_not() {
+fn cpu_bound_tasks_share_by_weight_and_round_robin_does_not() {
     for nices in [[0, -3, -6], [-10, 0, 10], [-20, 0, 5]] {
         let weights: Vec<f64> = nices.map(|nice| f64::from(weight_of_nice(nice))).to_vec();
         let total: f64 = weights.iter().sum();

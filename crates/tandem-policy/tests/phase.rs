@@ -42,7 +42,7 @@ impl Busy {
         self.now = end;
     }
 
-    fn absent(&mut self, phase: &mut vcpu_phase, off: u64) {
+    fn preempted(&mut self, phase: &mut vcpu_phase, off: u64) {
         self.now += off;
         self.stolen += off;
         self.returns += 1;
@@ -59,7 +59,7 @@ fn an_even_host_is_foreseen_within_a_tenth_of_a_millisecond() {
         let (mut phase, mut vcpu) = (vcpu_phase::default(), Busy::new());
         for _ in 0..6 {
             vcpu.run(&mut phase, on * MS);
-            vcpu.absent(&mut phase, off * MS);
+            vcpu.preempted(&mut phase, off * MS);
         }
         assert!(phase_even(&phase), "{on}/{off}: {phase:?}");
         // Just scheduled in: it runs for `on`, is preempted for `off`, and so on for a while.
@@ -82,12 +82,12 @@ fn the_work_of_the_host_itself_does_not_disturb_a_rhythm() {
         if round % 3 == 0 {
             let first = (random(&mut state) * 7e6) as u64;
             vcpu.run(&mut phase, first);
-            vcpu.absent(&mut phase, MS * 6 / 10);
+            vcpu.preempted(&mut phase, MS * 6 / 10);
             vcpu.run(&mut phase, 8 * MS - first - MS * 6 / 10);
         } else {
             vcpu.run(&mut phase, 8 * MS);
         }
-        vcpu.absent(&mut phase, 8 * MS);
+        vcpu.preempted(&mut phase, 8 * MS);
         if round > 50 {
             assert!(phase_even(&phase), "round {round}: {phase:?}");
         }
@@ -101,19 +101,19 @@ fn an_irregular_host_is_hardly_ever_foreseen() {
     let mut even = 0;
     for _ in 0..5000 {
         vcpu.run(&mut phase, exponential(8 * MS));
-        vcpu.absent(&mut phase, exponential(8 * MS));
+        vcpu.preempted(&mut phase, exponential(8 * MS));
         even += u32::from(phase_even(&phase));
     }
     assert!(even < 50, "{even} of 5000");
 }
 
 #[test]
-fn short_absences_that_never_meet_a_tick_ask_for_looks_at_other_moments() {
+fn short_preemptions_that_never_meet_a_tick_ask_for_looks_at_other_moments() {
     let (mut phase, mut vcpu) = (vcpu_phase::default(), Busy::new());
     // A period of one tick: each tick falls into the active period.
     vcpu.run(&mut phase, MS);
     for _ in 0..20 {
-        vcpu.absent(&mut phase, 2 * MS);
+        vcpu.preempted(&mut phase, 2 * MS);
         vcpu.run(&mut phase, 2 * MS);
     }
     assert!(!phase_even(&phase));
@@ -139,7 +139,7 @@ fn a_rhythm_that_moves_is_given_up_and_learned_anew() {
     for (on, off) in [(8, 8), (20, 5), (6, 18)] {
         for _ in 0..16 {
             vcpu.run(&mut phase, on * MS);
-            vcpu.absent(&mut phase, off * MS);
+            vcpu.preempted(&mut phase, off * MS);
         }
         let f = phase_forecast(&phase, vcpu.now + MS);
         assert!(f.known && f.active_for_ns.abs_diff((on - 1) * MS) < MS / 2, "{on}/{off}: {phase:?}");
@@ -340,7 +340,7 @@ fn a_rhythm_is_learned_only_where_the_share_is_no_worse_and_not_again_and_again(
 
 proptest! {
     #[test]
-    fn no_gain_is_larger_than_the_absence_that_is_avoided(
+    fn no_gain_is_larger_than_the_preemption_that_is_avoided(
         left in 0u64..50_000_000, away in 0u64..200_000_000, margin in 0u64..10_000_000,
         wait in 0u64..300_000_000, stay in any::<u64>(), cost in 0u64..4_000_000, queue in 0u64..4_000_000,
         risk in 0u32..=1024, taken in any::<bool>(),

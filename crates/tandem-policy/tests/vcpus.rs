@@ -169,14 +169,14 @@ fn wake_ups_in_bunches_do_not_make_a_wait_look_short() {
     assert!(by_count / seen < MS, "the control must be wrong: {}", by_count / seen);
 }
 
-/// Many vCPUs whose neighbours come and go at random: of every 16 ms each is preempted for `absent` on average.
-fn guest(absent: &dyn Fn(usize) -> u64, seed: u64) -> (Vec<vcpu_model>, vcpu_pool, u64) {
+/// Many vCPUs whose neighbours come and go at random: of every 16 ms each is preempted for `preempted` on average.
+fn guest(preempted: &dyn Fn(usize) -> u64, seed: u64) -> (Vec<vcpu_model>, vcpu_pool, u64) {
     let mut pool = vcpu_pool { share: SCALE, ..Default::default() };
     let (mut models, mut state, mut now) = (vec![vcpu_model::default(); 8], seed, 0);
     for _ in 0..400 {
         now += 16 * MS;
         for (cpu, model) in models.iter_mut().enumerate() {
-            let stolen = exponential(&mut state, absent(cpu)).min(16 * MS);
+            let stolen = exponential(&mut state, preempted(cpu)).min(16 * MS);
             if vcap_busy(model, now, 16 * MS, stolen, 1) != 0 {
                 vcap_pool_share(&mut pool, model);
             }
@@ -257,7 +257,7 @@ fn who_comes_soon_after_it_slept_meets_what_others_met_then() {
 }
 
 #[test]
-fn irregular_absences_are_no_news_as_long_as_they_stay_the_same() {
+fn irregular_preemptions_are_no_news_as_long_as_they_stay_the_same() {
     const SECONDS: u64 = 60;
     let (mut model, mut state, mut now) = (vcpu_model::default(), 7, 0);
     let mut lasting = |mean: u64| exponential(&mut state, mean);
@@ -285,12 +285,12 @@ fn irregular_absences_are_no_news_as_long_as_they_stay_the_same() {
     }
 }
 
-/// Windows of a vCPU whose neighbour comes and goes at random: preempted for `absent` of every 16 ms on average.
-fn irregular(absent: u64, seconds: u64, seed: u64, mut each: impl FnMut(&vcpu_model, u64)) {
+/// Windows of a vCPU whose neighbour comes and goes at random: preempted for `preempted` of every 16 ms on average.
+fn irregular(preempted: u64, seconds: u64, seed: u64, mut each: impl FnMut(&vcpu_model, u64)) {
     let (mut model, mut state, mut now) = (vcpu_model::default(), seed, 0);
     let mut lasting = |mean: u64| exponential(&mut state, mean);
     while now < seconds * 1000 * MS {
-        for (stolen, length) in [(false, lasting(16 * MS - absent)), (true, lasting(absent))] {
+        for (stolen, length) in [(false, lasting(16 * MS - preempted)), (true, lasting(preempted))] {
             now += length;
             if vcap_busy(&mut model, now, length, if stolen { length } else { 0 }, 1) != 0
                 && model.samples > 20
@@ -303,9 +303,9 @@ fn irregular(absent: u64, seconds: u64, seed: u64, mut each: impl FnMut(&vcpu_mo
 
 #[test]
 fn of_vcpus_that_are_all_alike_one_seldom_looks_clearly_better() {
-    let shares = |absent, seed| {
+    let shares = |preempted, seed| {
         let (mut best, mut worst, mut plain) = (Vec::new(), Vec::new(), Vec::new());
-        irregular(absent, 60, seed, |model, now| {
+        irregular(preempted, 60, seed, |model, now| {
             best.push(vcap_at_best(model, now));
             worst.push(vcap_at_worst(model, now));
             plain.push((model.share.max(model.steady_share), model.share.min(model.steady_share)));
@@ -343,11 +343,11 @@ fn a_few_late_wake_ups_are_no_news() {
 }
 
 #[test]
-fn several_absences_between_two_looks_are_as_many() {
+fn several_preemptions_between_two_looks_are_as_many() {
     let mut model = vcpu_model::default();
     vcap_busy(&mut model, 8 * MS, 8 * MS, 6 * MS, 3);
     assert_eq!((model.preempted_ns, model.inactive_events, model.inactive_mean_ns), (6 * MS, 3, 2 * MS));
-    assert_eq!(model.absences[absence_bucket(2 * MS) as usize], 3);
+    assert_eq!(model.preemptions[preemption_bucket(2 * MS) as usize], 3);
     // Without a count: one interval. Exits of the host: none.
     vcap_busy(&mut model, 16 * MS, 8 * MS, 6 * MS, 0);
     assert_eq!((model.preempted_ns, model.inactive_events), (12 * MS, 4));
@@ -366,11 +366,11 @@ fn what_is_not_known_or_too_old_counts_as_ordinary() {
     assert_eq!(vcap_effective(&model, 60_000 * MS), SCALE);
 }
 
-fn view(share: u32, idle: bool, queued_ms: u64, absence_ms: u64) -> place_view {
+fn view(share: u32, idle: bool, queued_ms: u64, preemption_ms: u64) -> place_view {
     place_view {
         queued_work: queued_ms * booked_work(MS),
-        inactive_mean_ns: absence_ms * MS,
-        wait_ns: absence_ms * MS * u64::from(SCALE - share) / u64::from(SCALE),
+        inactive_mean_ns: preemption_ms * MS,
+        wait_ns: preemption_ms * MS * u64::from(SCALE - share) / u64::from(SCALE),
         share,
         idle,
         ..Default::default()
@@ -567,17 +567,17 @@ fn work_crosses_caches_only_where_that_saves_more_than_it_costs() {
         })
     };
     assert!(!pull(300, true, false), "a pipeline's stages stay together");
-    assert!(pull(32_000, true, false), "who waits for a hog does not");
+    assert!(pull(32_000, true, false), "who waits for a CPU-bound task does not");
     assert!(pull(300, true, true), "nor for a vCPU that is away");
     assert!(pull(300, false, false), "within a cache whoever is idle takes");
     assert!(move_cost_ns(true) > move_cost_ns(false));
 }
 
 #[test]
-fn lengths_of_absences_are_counted_four_per_doubling() {
-    let bucket = |us: u64| absence_bucket(us * 1000);
+fn lengths_of_preemptions_are_counted_four_per_doubling() {
+    let bucket = |us: u64| preemption_bucket(us * 1000);
     assert_eq!([0, 100, 125, 199, 200, 250, 400].map(bucket), [0, 0, 1, 3, 4, 5, 8]);
-    assert_eq!(absence_bucket(1 << 40), 47);
+    assert_eq!(preemption_bucket(1 << 40), 47);
     let buckets: Vec<u32> = (0..300_000).step_by(11).map(bucket).collect();
     assert!(buckets.windows(2).all(|pair| pair[0] <= pair[1] && pair[1] - pair[0] <= 1));
 }
@@ -602,15 +602,15 @@ fn some_imbalance_may_stay_between_caches() {
 
 proptest! {
     #[test]
-    fn cost_grows_with_queue_absence_and_weakness(
-        share in 1u32..=1024, queued in 0u64..100, absence in 0u64..100, work in 1u64..50, idle in any::<bool>()
+    fn cost_grows_with_queue_preemption_and_weakness(
+        share in 1u32..=1024, queued in 0u64..100, preemption in 0u64..100, work in 1u64..50, idle in any::<bool>()
     ) {
-        let base = place_cost_ns(&view(share, idle, queued, absence), work * MS);
+        let base = place_cost_ns(&view(share, idle, queued, preemption), work * MS);
         prop_assert!(base >= work * MS);
-        prop_assert!(place_cost_ns(&view(share, idle, queued + 1, absence), work * MS) > base);
-        prop_assert!(place_cost_ns(&view(share, idle, queued, absence + 1), work * MS) >= base);
+        prop_assert!(place_cost_ns(&view(share, idle, queued + 1, preemption), work * MS) > base);
+        prop_assert!(place_cost_ns(&view(share, idle, queued, preemption + 1), work * MS) >= base);
         if share > 1 {
-            prop_assert!(place_cost_ns(&view(share - 1, idle, queued, absence), work * MS) >= base);
+            prop_assert!(place_cost_ns(&view(share - 1, idle, queued, preemption), work * MS) >= base);
         }
     }
 

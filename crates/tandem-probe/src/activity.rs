@@ -9,7 +9,7 @@ pub struct Activity {
 
 /// Preemption intervals of a vCPU in an observed time (vSched section 3, vact).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Absences {
+pub struct Preemptions {
     /// Their number.
     pub count: usize,
     /// Mean length, ns.
@@ -116,19 +116,19 @@ impl Activity {
 
     /// Statistics of the preemption intervals. The time before the first interval and after the last one does not
     /// count.
-    pub fn absences(&self) -> Absences {
+    pub fn preemptions(&self) -> Preemptions {
         let (mut gaps, whole) = self.lengths_ns();
         gaps.sort_unstable();
         let count = gaps.len();
-        let absent: u64 = gaps.iter().sum();
+        let preempted: u64 = gaps.iter().sum();
         let ran = self.total_ns();
         let mean = |sum: u64, n: usize| if n == 0 { 0.0 } else { sum as f64 / n as f64 };
-        Absences {
+        Preemptions {
             count,
-            mean_ns: mean(absent, count),
+            mean_ns: mean(preempted, count),
             p95_ns: gaps.get((count * 95).div_ceil(100).saturating_sub(1)).map_or(0.0, |gap| *gap as f64),
             mean_active_ns: mean(whole.iter().sum(), whole.len()),
-            share: if ran + absent == 0 { 0.0 } else { ran as f64 / (ran + absent) as f64 },
+            share: if ran + preempted == 0 { 0.0 } else { ran as f64 / (ran + preempted) as f64 },
         }
     }
 }
@@ -159,9 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn absences_of_a_regular_vcpu() {
+    fn preemptions_of_a_regular_vcpu() {
         let a = Activity::new((0..10).map(|i| (i * 10, i * 10 + 3)));
-        let seen = a.absences();
+        let seen = a.preemptions();
         assert_eq!(seen.count, 9);
         assert_eq!(seen.mean_ns, 7.0);
         assert_eq!(seen.p95_ns, 7.0);

@@ -24,7 +24,7 @@ pub struct Seen {
     /// Share of a pCPU, 0 to 1.
     pub share: f64,
     /// Mean preemption interval, ms.
-    pub absence_ms: f64,
+    pub preemption_ms: f64,
     /// Mean time between two preemption intervals, ms.
     pub active_ms: f64,
     /// Are both lengths even?
@@ -61,7 +61,7 @@ impl Neighbours {
             2 * contended.iter().filter(|vcpu| test(vcpu)).count() > contended.len()
         };
         let even = most(&|vcpu| vcpu.even);
-        let long = most(&|vcpu| vcpu.absence_ms + vcpu.active_ms >= QUOTA_PERIOD_MS);
+        let long = most(&|vcpu| vcpu.preemption_ms + vcpu.active_ms >= QUOTA_PERIOD_MS);
         let all = contended.len() == vcpus.len();
         if even && long && all && at_once == Some(true) {
             return Self::Quota;
@@ -101,10 +101,10 @@ pub fn even(lengths_ns: &[u64]) -> bool {
 
 /// Are these vCPUs, observed over the same time, preempted at the same time? `None` if there are fewer than two, or if
 /// one is never preempted.
-pub fn absent_at_once(of: &[&Activity]) -> Option<bool> {
-    let absent: Vec<(Activity, f64)> =
-        of.iter().map(|activity| (activity.gaps(), activity.absences().share)).collect();
-    let ((first, share), others) = absent.split_first().filter(|(_, others)| !others.is_empty())?;
+pub fn preempted_at_once(of: &[&Activity]) -> Option<bool> {
+    let preempted: Vec<(Activity, f64)> =
+        of.iter().map(|activity| (activity.gaps(), activity.preemptions().share)).collect();
+    let ((first, share), others) = preempted.split_first().filter(|(_, others)| !others.is_empty())?;
     if first.total_ns() == 0 || others.iter().any(|(other, _)| other.total_ns() == 0) {
         return None;
     }
@@ -122,7 +122,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn seen(share: f64, even: bool, at_once: f64) -> Seen {
-        Seen { share, absence_ms: 8.0, active_ms: 8.0, even, at_once: Some(at_once) }
+        Seen { share, preemption_ms: 8.0, active_ms: 8.0, even, at_once: Some(at_once) }
     }
 
     #[test]
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_quota_takes_all_at_once() {
-        let limited = Seen { absence_ms: 75.0, active_ms: 25.0, ..seen(0.25, true, 0.25) };
+        let limited = Seen { preemption_ms: 75.0, active_ms: 25.0, ..seen(0.25, true, 0.25) };
         assert_eq!(Neighbours::of(&[limited, limited], Some(true)), Neighbours::Quota);
         assert_eq!(Neighbours::of(&[limited, limited], Some(false)), Neighbours::Regular);
         let beside_a_whole = [limited, seen(1.0, false, 1.0)];
@@ -154,18 +154,18 @@ mod tests {
     }
 
     #[test]
-    fn absences_at_once() {
+    fn preemptions_at_once() {
         let a = Activity::new([(0, 10), (20, 30), (40, 50)]);
         let b = Activity::new([(0, 11), (21, 31), (41, 50)]);
         let c = Activity::new([(10, 20), (30, 40)]);
-        assert_eq!(absent_at_once(&[&a, &b]), Some(true));
-        assert_eq!(absent_at_once(&[&a, &c]), Some(false));
-        assert_eq!(absent_at_once(&[&a]), None);
-        assert_eq!(absent_at_once(&[&a, &Activity::new([(0, 50)])]), None);
+        assert_eq!(preempted_at_once(&[&a, &b]), Some(true));
+        assert_eq!(preempted_at_once(&[&a, &c]), Some(false));
+        assert_eq!(preempted_at_once(&[&a]), None);
+        assert_eq!(preempted_at_once(&[&a, &Activity::new([(0, 50)])]), None);
         // Each is preempted for nine tenths of the time, alternately: the overlap is eight ninths of that.
         let seldom = |from: u64| Activity::new((0..20).map(move |i| (100 * i + from, 100 * i + from + 10)));
-        assert_eq!(absent_at_once(&[&seldom(0), &seldom(50)]), Some(false));
-        assert_eq!(absent_at_once(&[&seldom(0), &seldom(0)]), Some(true));
+        assert_eq!(preempted_at_once(&[&seldom(0), &seldom(50)]), Some(false));
+        assert_eq!(preempted_at_once(&[&seldom(0), &seldom(0)]), Some(true));
     }
 
     #[test]

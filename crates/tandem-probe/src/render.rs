@@ -54,21 +54,21 @@ pub fn text(report: &Report, colour: bool) -> String {
 }
 
 fn table(out: &mut String, vcpus: &[VcpuReport]) {
-    let _ = writeln!(out, "vCPU   share   speed  capacity  absences    mean     p95  between");
+    let _ = writeln!(out, "vCPU   share   speed  capacity  preemptions    mean     p95  between");
     let percent = |value: Option<f64>| value.map_or("?".into(), |v| format!("{:.0} %", v * 100.0));
     for v in vcpus {
         let capacity = v.capacity.map_or("?".into(), |c| format!("{:.0}", c * 1024.0));
-        let ms = |value: f64| if v.absences == 0 { "-".into() } else { format!("{value:.1} ms") };
+        let ms = |value: f64| if v.preemptions == 0 { "-".into() } else { format!("{value:.1} ms") };
         let _ = writeln!(
             out,
-            "{:>4}  {:>6}  {:>6}  {:>8}  {:>8}  {:>6}  {:>6}  {:>7}",
+            "{:>4}  {:>6}  {:>6}  {:>8}  {:>11}  {:>6}  {:>6}  {:>7}",
             v.cpu,
             percent(v.share),
             percent(v.speed),
             capacity,
-            v.absences,
-            ms(v.absence_ms),
-            ms(v.absence_p95_ms),
+            v.preemptions,
+            ms(v.preemption_ms),
+            ms(v.preemption_p95_ms),
             ms(v.active_ms)
         );
     }

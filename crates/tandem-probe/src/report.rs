@@ -28,11 +28,11 @@ pub struct VcpuReport {
     /// Share times speed.
     pub capacity: Option<f64>,
     /// Number of preemption intervals observed.
-    pub absences: usize,
+    pub preemptions: usize,
     /// Their mean length, milliseconds.
-    pub absence_ms: f64,
+    pub preemption_ms: f64,
     /// Their 95th percentile, milliseconds.
-    pub absence_p95_ms: f64,
+    pub preemption_p95_ms: f64,
     /// Mean time between two, milliseconds.
     pub active_ms: f64,
     /// Part of the sample in which the guest's other tasks ran on the vCPU, 0 to 1.
@@ -93,17 +93,17 @@ impl Report {
 
 fn neighbours(samples: &[Sample], vcpus: &[VcpuReport]) -> Neighbours {
     let seen = samples.iter().zip(vcpus).map(|(sample, vcpu)| {
-        let (absences, active) = sample.activity.lengths_ns();
+        let (preemptions, active) = sample.activity.lengths_ns();
         Seen {
             share: vcpu.share.unwrap_or(1.0),
-            absence_ms: vcpu.absence_ms,
+            preemption_ms: vcpu.preemption_ms,
             active_ms: vcpu.active_ms,
-            even: neighbours::even(&absences) && neighbours::even(&active),
+            even: neighbours::even(&preemptions) && neighbours::even(&active),
             at_once: vcpu.at_once,
         }
     });
     let activity: Vec<&Activity> = samples.iter().map(|sample| &sample.activity).collect();
-    Neighbours::of(&seen.collect::<Vec<_>>(), neighbours::absent_at_once(&activity))
+    Neighbours::of(&seen.collect::<Vec<_>>(), neighbours::preempted_at_once(&activity))
 }
 
 fn vcpu(sample: &Sample, wakes: &[Wakes], fastest: f64) -> VcpuReport {
@@ -113,10 +113,10 @@ fn vcpu(sample: &Sample, wakes: &[Wakes], fastest: f64) -> VcpuReport {
         share,
         speed,
         capacity: share.zip(speed).map(|(share, speed)| share * speed),
-        absences: sample.absences.count,
-        absence_ms: sample.absences.mean_ns / 1e6,
-        absence_p95_ms: sample.absences.p95_ns / 1e6,
-        active_ms: sample.absences.mean_active_ns / 1e6,
+        preemptions: sample.preemptions.count,
+        preemption_ms: sample.preemptions.mean_ns / 1e6,
+        preemption_p95_ms: sample.preemptions.p95_ns / 1e6,
+        active_ms: sample.preemptions.mean_active_ns / 1e6,
         busy: sample.waited_ns as f64 / sample.wall_ns.max(1) as f64,
         at_once: wakes.iter().find(|wake| wake.cpu == sample.cpu).and_then(|wake| wake.at_once),
     }
@@ -150,10 +150,10 @@ fn shares_in_words(vcpus: &[VcpuReport]) -> Vec<String> {
     for vcpu in vcpus.iter().filter(|v| v.share.is_some_and(|share| (STRAGGLER..CONTENDED).contains(&share)))
     {
         findings.push(format!(
-            "vCPU {} gets {:.0} % of a pCPU and is absent for {:.1} ms at a time",
+            "vCPU {} gets {:.0} % of a pCPU and is preempted for {:.1} ms at a time",
             vcpu.cpu,
             vcpu.share.unwrap_or(0.0) * 100.0,
-            vcpu.absence_ms
+            vcpu.preemption_ms
         ));
     }
     let slow = those(&|v| v.speed.is_some_and(|speed| speed < 1.0 - SPEEDS_DIFFER));
@@ -239,8 +239,17 @@ mod tests {
         }));
         let wall_ns = activity.intervals().last().map_or(0, |(_, end)| *end) - from_ms * 1_000_000;
         let away_ns = wall_ns - activity.total_ns();
-        let absences = activity.absences();
-        Sample { cpu, wall_ns, away_ns, steal: None, waited_ns: 0, absences, activity, block_ns: Some(1e4) }
+        let preemptions = activity.preemptions();
+        Sample {
+            cpu,
+            wall_ns,
+            away_ns,
+            steal: None,
+            waited_ns: 0,
+            preemptions,
+            activity,
+            block_ns: Some(1e4),
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! task of the guest ran (the kernel says how long it waited for these) or the host had preempted the vCPU. The length
 //! of an uninterrupted block is the speed of the core: this tells a small share of a fast core from all of a slow one.
 
-use crate::activity::{Absences, Activity};
+use crate::activity::{Activity, Preemptions};
 use crate::core::{Core, Here};
 use crate::{sys, ProbeError};
 use std::io::Error;
@@ -36,7 +36,7 @@ pub struct Sample {
     /// Time in which the guest ran other tasks, ns.
     pub waited_ns: u64,
     /// The vCPU's preemption intervals.
-    pub absences: Absences,
+    pub preemptions: Preemptions,
     /// When it ran, ns since the sample of all CPUs began.
     pub activity: Activity,
     /// Time of one uninterrupted block of work, ns; `None` if there was none.
@@ -221,7 +221,7 @@ pub fn on_core(core: &mut impl Core, length: Duration) -> Sample {
         away_ns: gaps.iter().map(|(from, to)| to - from).sum(),
         steal,
         waited_ns: waited_ns.min(wall_ns),
-        absences: activity.absences(),
+        preemptions: activity.preemptions(),
         activity,
         // The lower quartile: interrupts only make blocks longer.
         block_ns: blocks.get(blocks.len() / 4).map(|block| *block as f64),
@@ -234,7 +234,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn sample_of(wall_ns: u64, waited_ns: u64, away_ns: u64, steal_ns: Option<u64>) -> Sample {
-        let absences = Absences::default();
+        let preemptions = Preemptions::default();
         let steal = steal_ns.map(|ns| Steal { ns, wall_ns });
         Sample {
             cpu: 0,
@@ -242,7 +242,7 @@ mod tests {
             away_ns,
             steal,
             waited_ns,
-            absences,
+            preemptions,
             activity: Activity::default(),
             block_ns: Some(1.0),
         }

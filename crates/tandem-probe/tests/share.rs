@@ -39,18 +39,18 @@ fn a_clock_that_jumps_ends_nothing_and_hangs_nothing() {
         // If the clock goes back by an hour, the sample must not last an hour longer.
         let sample = on_core(&mut core, Duration::from_millis(400));
         assert!(share(&sample) >= least, "{by}: {sample:?}");
-        assert!(sample.absences.count <= 1, "{by}: {sample:?}");
+        assert!(sample.preemptions.count <= 1, "{by}: {sample:?}");
     }
 }
 
 #[test]
-fn absences_have_the_lengths_that_they_have() {
+fn preemptions_have_the_lengths_that_they_have() {
     for length in [2, 4, 8, 16] {
         for reports_steal in [false, true] {
             let turns = EmulatedCore::with_turns(length, length * MS, length * MS);
             let mut core = with(turns, |c| (c.reports_steal, c.interrupt_every_ns) = (reports_steal, MS));
             let sample = on_core(&mut core, SECOND);
-            let error = sample.absences.mean_ns / (length * MS) as f64 - 1.0;
+            let error = sample.preemptions.mean_ns / (length * MS) as f64 - 1.0;
             assert!(error.abs() < 0.02, "{length} ms: {sample:?}");
         }
     }

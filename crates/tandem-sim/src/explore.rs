@@ -62,7 +62,7 @@ fn two_run(actor: &Actor<'_>) {
 
 /// Tasks that were pinned to CPU 0 have run there in turn for so long that they count as CPU-bound. Now they may
 /// run on CPU 1 as well. CPU 1 runs one task, has scanned the other CPUs, and pulls at its next tick.
-fn hogs_wait(actor: &Actor<'_>) {
+fn tasks_wait(actor: &Actor<'_>) {
     two_run(actor);
     for _ in 0..12 {
         actor.pass(12 * MS);
@@ -84,8 +84,8 @@ fn hogs_wait(actor: &Actor<'_>) {
     actor.pass(33 * MS);
 }
 
-/// The tasks of `hogs_wait`: one on CPU 1, the others on CPU 0.
-const HOGS: &[Member] = &[
+/// The tasks of `tasks_wait`: one on CPU 1, the others on CPU 0.
+const WAITING: &[Member] = &[
     Member { only: Some(0), ..FREE },
     Member { only: Some(1), ..FREE },
     Member { only: Some(0), ..FREE },
@@ -151,8 +151,8 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "CPU-bound tasks are pulled by load balance while they run and sleep",
         cpus: 2,
         groups: &[],
-        members: HOGS,
-        prepare: hogs_wait,
+        members: WAITING,
+        prepare: tasks_wait,
         parts: &[pull_by_load_balance, |actor| {
             actor.schedule(0);
             actor.sleep(0);
@@ -164,8 +164,8 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "CPU-bound tasks are pulled by load balance while they end",
         cpus: 2,
         groups: &[],
-        members: HOGS,
-        prepare: hogs_wait,
+        members: WAITING,
+        prepare: tasks_wait,
         parts: &[pull_by_load_balance, |actor| {
             for task in 2..5 {
                 actor.end(0, task);
@@ -178,8 +178,8 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "CPU-bound tasks are pulled by load balance while they get another affinity",
         cpus: 2,
         groups: &[],
-        members: HOGS,
-        prepare: hogs_wait,
+        members: WAITING,
+        prepare: tasks_wait,
         parts: &[pull_by_load_balance, |actor| {
             for task in 2..5 {
                 actor.set_allowed(0, task, &[true, false]);

@@ -54,7 +54,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     experiment!(
         "fig2",
         "vSched, Fig. 2",
-        "p95 grows up to 20 times from absences of 2 ms to absences of 16 ms"
+        "p95 grows up to 20 times from preemptions of 2 ms to preemptions of 16 ms"
     ),
     experiment!(
         "fig3",

@@ -78,7 +78,7 @@ pub struct Program {
 
 impl Program {
     /// A CPU-bound program: pieces of `piece_us` microseconds of work, each of which counts as a round.
-    pub fn hog(piece_us: f64) -> Self {
+    pub fn cpu_bound(piece_us: f64) -> Self {
         Self {
             steps: vec![Step::Run(Spread::constant(piece_us)), Step::Count],
             rounds: None,
@@ -221,8 +221,8 @@ mod tests {
 
     #[test]
     fn programs_that_never_take_time_are_refused() {
-        let program = |steps| Program { steps, ..Program::hog(1.0) };
-        assert!(Program::hog(100.0).check().is_ok());
+        let program = |steps| Program { steps, ..Program::cpu_bound(1.0) };
+        assert!(Program::cpu_bound(100.0).check().is_ok());
         assert!(program(vec![Step::Lock(0), Step::Unlock(0)]).check().is_err());
         assert!(program(vec![Step::Run(Spread::constant(0.0))]).check().is_err());
         assert!(program(vec![Step::Timer(1000)]).check().is_ok());

@@ -187,7 +187,7 @@ impl Machine {
                 &TaskSpec {
                     cpus: Some(pins.clone()),
                     group,
-                    ..TaskSpec::new(&format!("{name}/{cpu}"), Program::hog(1.0))
+                    ..TaskSpec::new(&format!("{name}/{cpu}"), Program::cpu_bound(1.0))
                 },
                 Kind::Vcpu { world: number, cpu },
             );

@@ -18,7 +18,7 @@ pub struct Case {
     /// The workload file.
     pub text: &'static str,
     /// Is one vCPU preempted for 8 of each 16 ms?
-    pub absences: bool,
+    pub preemptions: bool,
     /// Measured by wake-up latency; otherwise by loops per second.
     pub by_wakeups: bool,
     /// In a group with a quota of half a machine?
@@ -30,11 +30,11 @@ pub struct Case {
 }
 
 macro_rules! case {
-    ($name:literal, $absences:literal, $by_wakeups:literal) => {
+    ($name:literal, $preemptions:literal, $by_wakeups:literal) => {
         Case {
             name: $name,
             text: include_str!(concat!("../validation/", $name, ".json")),
-            absences: $absences,
+            preemptions: $preemptions,
             by_wakeups: $by_wakeups,
             limited: false,
             filled: false,
@@ -55,25 +55,25 @@ macro_rules! beside {
 
 /// All cases.
 pub const CASES: &[Case] = &[
-    case!("hogs", false, false),
+    case!("cpu-bound", false, false),
     case!("weights", false, false),
-    case!("hog-beside-absences", true, false),
-    case!("hogs-beside-absences", true, false),
-    case!("barrier-beside-absences", true, false),
+    case!("one-cpu-bound-beside-preemptions", true, false),
+    case!("cpu-bound-beside-preemptions", true, false),
+    case!("barrier-beside-preemptions", true, false),
     case!("periodic-low", true, true),
     case!("periodic-medium", true, true),
     case!("periodic-high", true, true),
     Case { filled: true, ..case!("best-effort", true, true) },
     case!("lock", true, false),
-    Case { name: "limited", limited: true, ..case!("hogs", false, false) },
+    Case { name: "limited", limited: true, ..case!("cpu-bound", false, false) },
 ];
 
 /// All cases of the host.
 pub const HOST_CASES: &[Case] = &[
-    beside!("hogs", 1, false),
-    beside!("hogs", 2, false),
-    beside!("barrier-beside-absences", 1, false),
-    beside!("barrier-beside-absences", 2, false),
+    beside!("cpu-bound", 1, false),
+    beside!("cpu-bound", 2, false),
+    beside!("barrier-beside-preemptions", 1, false),
+    beside!("barrier-beside-preemptions", 2, false),
     beside!("lock", 1, false),
     beside!("periodic-low", 1, true),
     beside!("periodic-medium", 1, true),
@@ -91,14 +91,14 @@ impl Case {
         format!("{}: {}", self.name, if self.by_wakeups { "wake-up p95" } else { "loops" })
     }
 
-    /// The scenario. The lab's kernel, Debian's, is built without `CONFIG_PARAVIRT_TIME_ACCOUNTING`. `absence_us`:
+    /// The scenario. The lab's kernel, Debian's, is built without `CONFIG_PARAVIRT_TIME_ACCOUNTING`. `preemption_us`:
     /// length of preemption intervals, 8000 as in the lab.
     ///
     /// # Errors
     /// Only if a workload file of this crate is wrong.
-    pub fn scenario(&self, scale: Scale, absence_us: f64) -> Result<Scenario, SimError> {
-        let contention = if self.absences {
-            format!("[[contention]]\ncpus = [1]\non_us = {absence_us:.1}\noff_us = 8000.0\n")
+    pub fn scenario(&self, scale: Scale, preemption_us: f64) -> Result<Scenario, SimError> {
+        let contention = if self.preemptions {
+            format!("[[contention]]\ncpus = [1]\non_us = {preemption_us:.1}\noff_us = 8000.0\n")
         } else {
             String::new()
         };
@@ -115,7 +115,7 @@ impl Case {
                 format!(
                     "[[vm]]\nname = \"n{n}\"\nvcpus = 2\npins = [[0], [1]]\n\n\
                      [[workload]]\nname = \"n{n}\"\nin = \"n{n}\"\n\
-                     text = '''{{\"tasks\": {{\"hog\": {{\"instance\": 2, \"loop\": -1, \"run\": 1000}}}}}}'''\n\n"
+                     text = '''{{\"tasks\": {{\"cpu_bound\": {{\"instance\": 2, \"loop\": -1, \"run\": 1000}}}}}}'''\n\n"
                 )
             })
             .collect();
@@ -147,11 +147,11 @@ impl Case {
     pub fn ratio(
         &self,
         scale: Scale,
-        absence_us: f64,
+        preemption_us: f64,
         seeds: u64,
         threads: usize,
     ) -> Result<Option<f64>, SimError> {
-        let scenario = self.scenario(scale, absence_us)?;
+        let scenario = self.scenario(scale, preemption_us)?;
         let results = runner::run(&scenario, seeds, threads, &|_, _| {})?;
         let median = |arm: usize| {
             let figures: Vec<f64> =
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_wrong_parameter_is_noticed() {
-        let case = CASES.iter().find(|case| case.name == "barrier-beside-absences").unwrap();
+        let case = CASES.iter().find(|case| case.name == "barrier-beside-preemptions").unwrap();
         let (right, wrong) = (
             case.ratio(SCALE, 8000.0, 3, 1).unwrap().unwrap(),
             case.ratio(SCALE, 40_000.0, 3, 1).unwrap().unwrap(),

@@ -19,8 +19,8 @@ fn machine(cpus: usize, flavour: Flavour) -> Machine {
 const FLAVOURS: [Flavour; 3] =
     [Flavour::Cfs, Flavour::Eevdf { version: 606 }, Flavour::Eevdf { version: 702 }];
 
-fn hog(nice: i32) -> TaskSpec {
-    TaskSpec { nice, ..TaskSpec::new("hog", Program::hog(1000.0)) }
+fn cpu_bound(nice: i32) -> TaskSpec {
+    TaskSpec { nice, ..TaskSpec::new("cpu_bound", Program::cpu_bound(1000.0)) }
 }
 
 fn shares(machine: &Machine, tasks: &[usize]) -> Vec<f64> {
@@ -34,7 +34,7 @@ fn shares_follow_the_weights() {
     for flavour in FLAVOURS {
         let mut m = machine(1, flavour);
         let nices = [-10, 0, 5];
-        let tasks: Vec<usize> = nices.iter().map(|nice| m.add_task(0, &hog(*nice), 1)).collect();
+        let tasks: Vec<usize> = nices.iter().map(|nice| m.add_task(0, &cpu_bound(*nice), 1)).collect();
         m.run(20 * S, MOST).unwrap();
         let all: u64 = nices.iter().map(|nice| weight_of_nice(*nice)).sum();
         for (share, nice) in shares(&m, &tasks).iter().zip(nices) {
@@ -53,7 +53,7 @@ fn a_lone_group_has_what_its_quota_says() {
         let mut m = machine(2, flavour);
         let group =
             m.add_group(0, 0, &GroupSpec { max: Some((30_000_000, 100_000_000)), ..GroupSpec::default() });
-        let tasks: Vec<usize> = (0..3).map(|_| m.add_task(0, &TaskSpec { group, ..hog(0) }, 1)).collect();
+        let tasks: Vec<usize> = (0..3).map(|_| m.add_task(0, &TaskSpec { group, ..cpu_bound(0) }, 1)).collect();
         m.run(10 * S, MOST).unwrap();
         let ran: u64 = tasks.iter().map(|t| m.tasks[*t].ran_ns).sum();
         let got = ran as f64 / (10 * S) as f64;
@@ -67,9 +67,9 @@ fn groups_share_by_weight_whatever_is_in_them() {
         let mut m = machine(1, flavour);
         let one = m.add_group(0, 0, &GroupSpec { weight: 300, ..GroupSpec::default() });
         let many = m.add_group(0, 0, &GroupSpec::default());
-        let first = m.add_task(0, &TaskSpec { group: one, ..hog(0) }, 1);
+        let first = m.add_task(0, &TaskSpec { group: one, ..cpu_bound(0) }, 1);
         for _ in 0..5 {
-            m.add_task(0, &TaskSpec { group: many, ..hog(0) }, 1);
+            m.add_task(0, &TaskSpec { group: many, ..cpu_bound(0) }, 1);
         }
         m.run(10 * S, MOST).unwrap();
         let share = m.tasks[first].ran_ns as f64 / (10 * S) as f64;
@@ -82,7 +82,7 @@ fn no_cpu_is_idle_while_somebody_waits() {
     for flavour in FLAVOURS {
         let mut m = machine(4, flavour);
         for _ in 0..8 {
-            m.add_task(0, &hog(0), 1);
+            m.add_task(0, &cpu_bound(0), 1);
         }
         m.run(5 * S, MOST).unwrap();
         for cpu in 0..4 {
@@ -97,7 +97,7 @@ fn two_guests_on_one_pcpu_see_each_other_as_steal() {
     let layout = Hardware { cores: 1, ..Hardware::default() };
     let guests =
         [0, 1].map(|i| m.add_guest(&format!("g{i}"), &KernelSpec::recent(), layout.clone(), &[vec![0]], &[]));
-    let tasks = guests.map(|g| m.add_task(g, &hog(0), 1));
+    let tasks = guests.map(|g| m.add_task(g, &cpu_bound(0), 1));
     m.run(10 * S, MOST).unwrap();
     for (guest, task) in guests.into_iter().zip(tasks) {
         let steal = m.worlds[guest].pages[0].steal_ns as f64 / (10 * S) as f64;
@@ -112,12 +112,12 @@ fn an_idle_guest_costs_nearly_nothing() {
     let mut m = machine(1, Flavour::Eevdf { version: 702 });
     let layout = Hardware { cores: 1, ..Hardware::default() };
     let guest = m.add_guest("g", &KernelSpec::recent(), layout, &[vec![0]], &[]);
-    let mut now_and_then = TaskSpec::new("timer", Program::hog(50.0));
+    let mut now_and_then = TaskSpec::new("timer", Program::cpu_bound(50.0));
     now_and_then.program.steps.push(tandem_sim::program::Step::Timer(10_000_000));
     m.add_task(guest, &now_and_then, 1);
-    let hog = m.add_task(0, &hog(0), 1);
+    let cpu_bound = m.add_task(0, &cpu_bound(0), 1);
     m.run(5 * S, MOST).unwrap();
-    assert!(m.tasks[hog].ran_ns > 5 * S * 97 / 100, "{}", m.tasks[hog].ran_ns);
+    assert!(m.tasks[cpu_bound].ran_ns > 5 * S * 97 / 100, "{}", m.tasks[cpu_bound].ran_ns);
     assert!(m.record.counts.len() >= 2);
 }
 
@@ -126,7 +126,7 @@ fn the_same_seed_gives_the_same_run() {
     let run = || {
         let mut m = machine(2, Flavour::Eevdf { version: 702 });
         for i in 0..5 {
-            let mut task = TaskSpec::new("t", Program::hog(300.0 + f64::from(i)));
+            let mut task = TaskSpec::new("t", Program::cpu_bound(300.0 + f64::from(i)));
             task.program.steps.push(tandem_sim::program::Step::Sleep(
                 tandem_sim::random::Spread::Exponential { mean: 700.0 },
             ));
@@ -149,7 +149,7 @@ proptest! {
             let layout = Hardware { cores: 2, ..Hardware::default() };
             let guest = m.add_guest("g", &KernelSpec::recent(), layout, &[(0..cpus).collect(), (0..cpus).collect()], &[]);
             for i in 0..tasks {
-                let mut task = TaskSpec::new("t", Program::hog(run_us));
+                let mut task = TaskSpec::new("t", Program::cpu_bound(run_us));
                 task.program.steps.push(tandem_sim::program::Step::Sleep(tandem_sim::random::Spread::Exponential { mean: sleep_us }));
                 m.add_task(if i % 2 == 0 { 0 } else { guest }, &task, seed);
             }

@@ -30,7 +30,7 @@ fn machine(pcpus: usize, left_out: u32) -> Machine {
 
 /// A VM with CPU-bound tasks on all vCPUs, which may be anywhere. Returns the host's tasks of its vCPUs.
 fn busy_vm(m: &mut Machine, name: &str, vcpus: usize, group: usize) -> Vec<usize> {
-    vm(m, name, vcpus, group, &Program::hog(1000.0))
+    vm(m, name, vcpus, group, &Program::cpu_bound(1000.0))
 }
 
 /// The same with another program.
@@ -64,8 +64,8 @@ fn vm_in(
     let layout = Hardware { cores: vcpus, ..Hardware::default() };
     let world = m.add_guest(name, kernel, layout, &vec![pcpus.to_vec(); vcpus], groups);
     for cpu in 0..vcpus {
-        let hog = TaskSpec { cpus: Some(vec![cpu]), ..TaskSpec::new("hog", program.clone()) };
-        m.add_task(world, &hog, 1 + cpu as u64);
+        let cpu_bound = TaskSpec { cpus: Some(vec![cpu]), ..TaskSpec::new("cpu_bound", program.clone()) };
+        m.add_task(world, &cpu_bound, 1 + cpu as u64);
     }
     m.worlds[world].cpus.iter().filter_map(|cpu| cpu.vcpu).collect()
 }
@@ -99,7 +99,7 @@ fn siblings_are_no_reason_to_leave_a_pcpu_heavier() {
     let mut group = || m.add_group(0, 0, &GroupSpec::default());
     let groups = [group(), group(), group()];
     let vms = [
-        vm_on(&mut m, "a", 1, groups[0], &Program::hog(1000.0), &[0]),
+        vm_on(&mut m, "a", 1, groups[0], &Program::cpu_bound(1000.0), &[0]),
         busy_vm(&mut m, "b", 2, groups[1]),
         busy_vm(&mut m, "c", 4, groups[2]),
     ];
@@ -115,7 +115,7 @@ fn siblings_are_no_reason_to_leave_a_pcpu_heavier() {
 /// in a group beside those of the vCPUs, as libvirt has it. Returns the distance of each VM from a third of the CPU time.
 fn beside_an_emulator(pcpus_of_first: &[usize], emulators: bool) -> Vec<f64> {
     let mut m = machine(2, 0);
-    let mut emulator = Program::hog(400.0);
+    let mut emulator = Program::cpu_bound(400.0);
     emulator.steps.push(Step::Sleep(Spread::Exponential { mean: 3000.0 }));
     let vms: Vec<Vec<usize>> = [1, 2, 4]
         .iter()
@@ -124,7 +124,7 @@ fn beside_an_emulator(pcpus_of_first: &[usize], emulators: bool) -> Vec<f64> {
             let pcpus = if vcpus == 1 { pcpus_of_first } else { &[0, 1] };
             let groups: Vec<usize> =
                 (0..vcpus).map(|_| m.add_group(0, scope, &GroupSpec::default())).collect();
-            let mut tasks = vm_in(&mut m, "vm", &KernelSpec::recent(), &groups, &Program::hog(1000.0), pcpus);
+            let mut tasks = vm_in(&mut m, "vm", &KernelSpec::recent(), &groups, &Program::cpu_bound(1000.0), pcpus);
             if vcpus == 1 || emulators {
                 let group = m.add_group(0, scope, &GroupSpec::default());
                 let cpus = Some(pcpus.to_vec());
@@ -165,7 +165,7 @@ fn what_light_threads_take_of_a_pcpu_is_made_up_for_by_load_balance() {
 #[test]
 fn short_sleeps_change_nobodys_weight() {
     let mut m = machine(2, 0);
-    let mut program = Program::hog(40_000.0);
+    let mut program = Program::cpu_bound(40_000.0);
     program.steps.push(Step::Sleep(Spread::Exponential { mean: 200.0 }));
     let vms: Vec<(Vec<usize>, f64)> = [1, 2, 4]
         .iter()
@@ -173,7 +173,7 @@ fn short_sleeps_change_nobodys_weight() {
             let weight = 100 * vcpus as u64;
             let group = m.add_group(0, 0, &GroupSpec { weight, ..GroupSpec::default() });
             let pcpus: &[usize] = if vcpus == 1 { &[0] } else { &[0, 1] };
-            let sleeps = if vcpus == 1 { &Program::hog(1000.0) } else { &program };
+            let sleeps = if vcpus == 1 { &Program::cpu_bound(1000.0) } else { &program };
             (vm_on(&mut m, "vm", vcpus, group, sleeps, pcpus), vcpus as f64)
         })
         .collect();
@@ -201,7 +201,7 @@ fn a_vm_has_what_its_quota_says() {
 fn stacked(left_out: u32) -> f64 {
     let mut m = machine(4, left_out);
     // They sleep for a fifth of the time, so that they are placed anew all the time.
-    let mut program = Program::hog(4000.0);
+    let mut program = Program::cpu_bound(4000.0);
     program.steps.push(Step::Sleep(Spread::Exponential { mean: 1000.0 }));
     let vms = [vm(&mut m, "a", 4, 0, &program), vm(&mut m, "b", 4, 0, &program)];
     m.run(2 * S, MOST).unwrap();
@@ -231,8 +231,8 @@ fn siblings_are_kept_apart_while_another_pcpu_is_as_good() {
 /// yields.
 fn unmapping(left_out: u32, kernel: &KernelSpec) -> (u64, DirectedYields) {
     let mut m = machine(4, left_out);
-    busy_vm(&mut m, "hog", 4, 0);
-    let mut program = Program::hog(200.0);
+    busy_vm(&mut m, "cpu_bound", 4, 0);
+    let mut program = Program::cpu_bound(200.0);
     program.steps.push(Step::Shootdown);
     vm_in(&mut m, "unmaps", kernel, &[0; 4], &program, &[0, 1, 2, 3]);
     m.run(5 * S, MOST).unwrap();
@@ -268,10 +268,10 @@ fn a_guest_names_the_preempted_vcpu_that_it_waits_for() {
 #[test]
 fn a_vm_that_sleeps_is_served_at_once_beside_one_that_computes() {
     let mut m = machine(1, 0);
-    busy_vm(&mut m, "hog", 1, 0);
+    busy_vm(&mut m, "cpu_bound", 1, 0);
     let layout = Hardware { cores: 1, ..Hardware::default() };
     let world = m.add_guest("io", &KernelSpec::recent(), layout, &[vec![0]], &[0]);
-    let mut program = Program::hog(100.0);
+    let mut program = Program::cpu_bound(100.0);
     program.steps.push(Step::Sleep(Spread::Exponential { mean: 10_000.0 }));
     let task = m.add_task(world, &TaskSpec::new("io", program), 1);
     m.run(10 * S, MOST).unwrap();
@@ -285,13 +285,13 @@ fn a_vm_that_sleeps_is_served_at_once_beside_one_that_computes() {
 #[test]
 fn a_vm_that_sleeps_is_served_at_once_beside_half_of_one_that_computes() {
     let mut m = machine(2, 0);
-    let hogs = m.add_group(0, 0, &GroupSpec::default());
-    busy_vm(&mut m, "hog", 2, hogs);
+    let busy = m.add_group(0, 0, &GroupSpec::default());
+    busy_vm(&mut m, "busy", 2, busy);
     let group = m.add_group(0, 0, &GroupSpec::default());
     let layout = Hardware { cores: 1, ..Hardware::default() };
     let world = m.add_guest("io", &KernelSpec::recent(), layout, &[vec![0, 1]], &[group]);
     // As long as a slice: what it needs is no reason to serve it first.
-    let mut program = Program::hog(2000.0);
+    let mut program = Program::cpu_bound(2000.0);
     program.steps.push(Step::Sleep(Spread::Exponential { mean: 15_000.0 }));
     let task = m.add_task(world, &TaskSpec::new("io", program), 1);
     m.run(10 * S, MOST).unwrap();

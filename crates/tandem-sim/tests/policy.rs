@@ -20,8 +20,8 @@ fn machine(cpus: usize) -> Machine {
     machine
 }
 
-fn hog(nice: i32) -> TaskSpec {
-    TaskSpec { nice, ..TaskSpec::new("hog", Program::hog(1000.0)) }
+fn cpu_bound(nice: i32) -> TaskSpec {
+    TaskSpec { nice, ..TaskSpec::new("cpu_bound", Program::cpu_bound(1000.0)) }
 }
 
 fn share(machine: &Machine, task: usize) -> f64 {
@@ -31,7 +31,7 @@ fn share(machine: &Machine, task: usize) -> f64 {
 #[test]
 fn weights_on_one_cpu() {
     let mut m = machine(1);
-    let tasks = [-5, 0, 5].map(|nice| m.add_task(0, &hog(nice), 1));
+    let tasks = [-5, 0, 5].map(|nice| m.add_task(0, &cpu_bound(nice), 1));
     m.run(20 * S, MOST).unwrap();
     for (task, weight) in tasks.into_iter().zip([3121.0, 1024.0, 335.0]) {
         let ideal = weight / 4480.0;
@@ -40,9 +40,9 @@ fn weights_on_one_cpu() {
 }
 
 #[test]
-fn three_equal_hogs_on_two_cpus() {
+fn three_equal_tasks_on_two_cpus() {
     let mut m = machine(2);
-    let tasks = [0; 3].map(|nice| m.add_task(0, &hog(nice), 1));
+    let tasks = [0; 3].map(|nice| m.add_task(0, &cpu_bound(nice), 1));
     m.run(20 * S, MOST).unwrap();
     for task in tasks {
         assert!((share(&m, task) * 1.5 - 1.0).abs() < 0.03, "{}", share(&m, task));
@@ -57,7 +57,7 @@ fn a_group_has_what_its_quota_says() {
         let mut m = machine(2);
         let max = Some((quota_us * 1000, period_us * 1000));
         let group = m.add_group(0, 0, &GroupSpec { max, ..GroupSpec::default() });
-        let tasks: Vec<usize> = (0..4).map(|_| m.add_task(0, &TaskSpec { group, ..hog(0) }, 1)).collect();
+        let tasks: Vec<usize> = (0..4).map(|_| m.add_task(0, &TaskSpec { group, ..cpu_bound(0) }, 1)).collect();
         m.run(10 * S, MOST).unwrap();
         let all: f64 = tasks.iter().map(|task| share(&m, *task)).sum();
         let ideal = quota_us as f64 / period_us as f64;
@@ -71,8 +71,8 @@ fn nobody_waits_for_too_long_behind_a_quota_and_a_weight() {
     let mut m = machine(2);
     let max = Some((10_000_000, 100_000_000));
     let group = m.add_group(0, 0, &GroupSpec { max, ..GroupSpec::default() });
-    let many: Vec<usize> = (0..200).map(|_| m.add_task(0, &TaskSpec { group, ..hog(0) }, 1)).collect();
-    let others: Vec<usize> = [-20, -20, -20, 19, 19, 19].map(|nice| m.add_task(0, &hog(nice), 1)).to_vec();
+    let many: Vec<usize> = (0..200).map(|_| m.add_task(0, &TaskSpec { group, ..cpu_bound(0) }, 1)).collect();
+    let others: Vec<usize> = [-20, -20, -20, 19, 19, 19].map(|nice| m.add_task(0, &cpu_bound(nice), 1)).to_vec();
     // The run ends with an error if a runnable task waits for 20 s.
     m.run(600 * S, 20 * MOST)
         .unwrap_or_else(|error| panic!("{}", error.to_string().lines().next().unwrap_or("")));
@@ -84,9 +84,9 @@ fn nobody_waits_for_too_long_behind_a_quota_and_a_weight() {
 #[test]
 fn best_effort_costs_a_normal_task_nothing() {
     let mut m = machine(1);
-    let normal = m.add_task(0, &hog(0), 1);
+    let normal = m.add_task(0, &cpu_bound(0), 1);
     for _ in 0..3 {
-        m.add_task(0, &TaskSpec { idle: true, ..hog(0) }, 1);
+        m.add_task(0, &TaskSpec { idle: true, ..cpu_bound(0) }, 1);
     }
     m.run(10 * S, MOST).unwrap();
     assert!(share(&m, normal) > 0.97, "{}", share(&m, normal));
@@ -95,9 +95,9 @@ fn best_effort_costs_a_normal_task_nothing() {
 #[test]
 fn affinity_is_respected_and_nobody_is_idle_beside_waiting_work() {
     let mut m = machine(4);
-    let pinned = m.add_task(0, &TaskSpec { cpus: Some(vec![2]), ..hog(0) }, 1);
+    let pinned = m.add_task(0, &TaskSpec { cpus: Some(vec![2]), ..cpu_bound(0) }, 1);
     for _ in 0..6 {
-        m.add_task(0, &hog(0), 1);
+        m.add_task(0, &cpu_bound(0), 1);
     }
     m.run(5 * S, MOST).unwrap();
     assert_eq!(m.tasks[pinned].cpu, 2);
@@ -111,7 +111,7 @@ fn the_same_seed_gives_the_same_run() {
     let run = || {
         let mut m = machine(2);
         for i in 0..6 {
-            let mut task = TaskSpec::new("t", Program::hog(300.0 + f64::from(i)));
+            let mut task = TaskSpec::new("t", Program::cpu_bound(300.0 + f64::from(i)));
             task.program.steps.push(Step::Sleep(Spread::Exponential { mean: 700.0 }));
             m.add_task(0, &task, 7);
         }
@@ -181,9 +181,9 @@ fn guest_with(contention: &str, tasks: &str, of: &str, kernel: &str) -> f64 {
 
 /// Rounds of a CPU-bound thread in a guest with an uncontended vCPU and one with 30 % of its pCPU.
 fn beside_a_weak_vcpu(scheduler: &str) -> f64 {
-    let tasks = r#"{"hog": {"loop": -1, "run": 1000}, "other": {"loop": -1, "run": 200, "sleep": 5000}}"#;
+    let tasks = r#"{"cpu_bound": {"loop": -1, "run": 1000}, "other": {"loop": -1, "run": 200, "sleep": 5000}}"#;
     let weak = "[[contention]]\ncpus = [0]\non_us = 7000\noff_us = 3000\n";
-    guest_with(weak, tasks, "hog", &format!(r#"scheduler = "{scheduler}""#))
+    guest_with(weak, tasks, "cpu_bound", &format!(r#"scheduler = "{scheduler}""#))
 }
 
 #[test]
@@ -200,13 +200,13 @@ fn a_thread_goes_to_the_strong_vcpu() {
 fn a_thread_goes_to_the_fast_core() {
     let of = |scheduler: &str, what: &str, tasks: &str| {
         let vm = format!("vcpus = 2\npins = [[0], [1]]\nkernel = {{ scheduler = \"{scheduler}\" }}\n");
-        let (load, figure) = (format!(r#"{{"tasks": {tasks}}}"#), format!("of = \"hog\"\nwhat = \"{what}\""));
+        let (load, figure) = (format!(r#"{{"tasks": {tasks}}}"#), format!("of = \"cpu_bound\"\nwhat = \"{what}\""));
         mean_in(
             &Setup { hardware: "cores = 2\ncore_speed = [0.5, 1.0]", vm: &vm, load: &load, figure: &figure },
             4,
         )
     };
-    let tasks = r#"{"hog": {"loop": -1, "run": 1000}, "other": {"loop": -1, "run": 200, "sleep": 5000}}"#;
+    let tasks = r#"{"cpu_bound": {"loop": -1, "run": 1000}, "other": {"loop": -1, "run": 200, "sleep": 5000}}"#;
     let (eevdf, tandem) = (of("eevdf", "rounds", tasks), of("tandem", "rounds", tasks));
     assert!(
         tandem > 900.0 && tandem > 1.05 * eevdf,
@@ -217,11 +217,11 @@ fn a_thread_goes_to_the_fast_core() {
 /// Two threads that share a lock have more work than the uncontended vCPU can do. Each of them alone would be done
 /// there first.
 #[test]
-fn threads_that_share_a_lock_use_the_vcpu_that_is_absent_half_of_the_time_too() {
+fn threads_that_share_a_lock_use_the_vcpu_that_is_preempted_half_of_the_time_too() {
     let tasks =
         r#"{"locker": {"instance": 2, "loop": -1, "run0": 1200, "lock": "m", "run1": 300, "unlock": "m"}}"#;
-    let absent = "[[contention]]\ncpus = [1]\non_us = 8000\noff_us = 8000\n";
-    let rounds = |kernel: &str| guest_with(absent, tasks, "locker", kernel);
+    let preempted = "[[contention]]\ncpus = [1]\non_us = 8000\noff_us = 8000\n";
+    let rounds = |kernel: &str| guest_with(preempted, tasks, "locker", kernel);
     let (control, tandem) = (rounds(r#"scheduler = "eevdf""#), rounds(r#"scheduler = "tandem""#));
     // The uncontended vCPU alone does 667 rounds per second; the other vCPU has half of its pCPU in addition.
     assert!(tandem > 1.15 * 667.0 && tandem > 0.85 * control, "{tandem} rounds per second, EEVDF {control}");
@@ -229,11 +229,11 @@ fn threads_that_share_a_lock_use_the_vcpu_that_is_absent_half_of_the_time_too() 
 
 const HALF_EACH: &str = "[[contention]]\ncpus = [0]\non_us = 8000\noff_us = 8000\n\
     [[contention]]\ncpus = [1]\non_us = 8000\noff_us = 8000\nphase_us = 8000\n";
-const HOG: &str = r#"{"hog": {"loop": -1, "run": 1000}}"#;
+const CPU_BOUND: &str = r#"{"cpu_bound": {"loop": -1, "run": 1000}}"#;
 
 #[test]
 fn a_thread_leaves_a_vcpu_before_it_is_taken() {
-    let of = |kernel: &str| guest_with(HALF_EACH, HOG, "hog", kernel);
+    let of = |kernel: &str| guest_with(HALF_EACH, CPU_BOUND, "cpu_bound", kernel);
     let (control, aware) =
         (of(r#"scheduler = "tandem", ivh = "off""#), of(r#"scheduler = "tandem", ivh = "aware""#));
     assert!(control < 520.0, "without it a thread has half of a pCPU: {control} rounds per second of 1000");
@@ -244,33 +244,33 @@ fn a_thread_leaves_a_vcpu_before_it_is_taken() {
 fn leaving_costs_nothing_where_nothing_can_be_foreseen() {
     let irregular = HALF_EACH.replace("off_us = 8000\n", "off_us = 8000\nirregular = true\n");
     let of =
-        |ivh: &str| guest_with(&irregular, HOG, "hog", &format!(r#"scheduler = "tandem", ivh = "{ivh}""#));
+        |ivh: &str| guest_with(&irregular, CPU_BOUND, "cpu_bound", &format!(r#"scheduler = "tandem", ivh = "{ivh}""#));
     let (control, aware) = (of("off"), of("aware"));
     assert!(aware > 0.95 * control, "{aware} rounds per second, {control} without");
 }
 
 /// p95 of requests, microseconds. A thread of the guest dispatches them. On both pCPUs a CPU-bound thread of
 /// another guest competes.
-fn requests_beside_a_hog(kernel: &str) -> f64 {
+fn requests_beside_a_cpu_bound_vm(kernel: &str) -> f64 {
     let load = r#"{"resources": {"x_arrivals": {"r": {"rate_hz": 100, "service": {"x_dist": "exponential", "mean": 1000},
         "intake": "dispatched"}}},
         "tasks": {"hands out": {"loop": -1, "x_dispatch": "r"}, "server": {"instance": 2, "loop": -1, "x_serve": "r"}}}"#;
-    let hog = r#"{"tasks": {"hog": {"instance": 2, "loop": -1, "run": 1000000}}}"#;
+    let cpu_bound = r#"{"tasks": {"cpu_bound": {"instance": 2, "loop": -1, "run": 1000000}}}"#;
     let vm = format!(
         "vcpus = 2\npins = [[0], [1]]\nkernel = {{ {kernel} }}\n\n\
          [[vm]]\nname = \"b\"\nvcpus = 2\npins = [[0], [1]]\n\n\
-         [[workload]]\nname = \"beside\"\nin = \"b\"\ntext = '''{hog}'''\n"
+         [[workload]]\nname = \"beside\"\nin = \"b\"\ntext = '''{cpu_bound}'''\n"
     );
     let figure = "what = \"latency\"\npercentile = 0.95";
     mean_in(&Setup { hardware: "cores = 2", vm: &vm, load, figure }, 3)
 }
 
 #[test]
-fn requests_beside_a_hog_of_a_fair_host_are_answered_sooner() {
+fn requests_beside_a_cpu_bound_vm_of_a_fair_host_are_answered_sooner() {
     let (eevdf, off, on) = (
-        requests_beside_a_hog(r#"scheduler = "eevdf""#),
-        requests_beside_a_hog(r#"scheduler = "tandem", bvs = false"#),
-        requests_beside_a_hog(r#"scheduler = "tandem""#),
+        requests_beside_a_cpu_bound_vm(r#"scheduler = "eevdf""#),
+        requests_beside_a_cpu_bound_vm(r#"scheduler = "tandem", bvs = false"#),
+        requests_beside_a_cpu_bound_vm(r#"scheduler = "tandem""#),
     );
     assert!(on < 0.85 * eevdf && on < 0.9 * off, "{on} us, {off} without, EEVDF {eevdf}");
 }
@@ -329,19 +329,19 @@ fn long_work_does_not_queue_up_at_the_whole_vcpus() {
 }
 
 /// Migrations per second of three threads that never sleep, on two vCPUs that are preempted alternately.
-fn moves_of_hogs(each_ms: usize) -> f64 {
+fn moves_of_cpu_bound_tasks(each_ms: usize) -> f64 {
     let vm = format!(
         "vcpus = 2\npins = [[0], [1]]\nkernel = {{ scheduler = \"tandem\" }}\n{}",
         by_turns(0..2, 1000 * each_ms)
     );
-    mean_of("migrations", "hog", &vm, r#"{"hog": {"instance": 3, "loop": -1, "run": 1000}}"#, 3)
+    mean_of("migrations", "cpu_bound", &vm, r#"{"cpu_bound": {"instance": 3, "loop": -1, "run": 1000}}"#, 3)
 }
 
 #[test]
 fn cpu_bound_tasks_stay_with_a_vcpu_that_is_taken_unless_for_long() {
-    let (short, long) = (moves_of_hogs(8), moves_of_hogs(200));
-    assert!(short < 25.0, "62 absences per second, {short} moves");
-    assert!(long > 2.0, "five absences of 200 ms per second, {long} moves");
+    let (short, long) = (moves_of_cpu_bound_tasks(8), moves_of_cpu_bound_tasks(200));
+    assert!(short < 25.0, "62 preemptions per second, {short} moves");
+    assert!(long > 2.0, "five preemptions of 200 ms per second, {long} moves");
 }
 
 /// Migrations per second in a guest of four vCPUs on two pCPUs.
@@ -366,8 +366,8 @@ fn with_fault(fault: Fault) -> String {
     let hardware = Hardware { cores: 1, ..Hardware::default() };
     let mut m = host(hardware.clone(), Costs::default(), &KernelSpec::recent(), 1);
     m.attach(0, &Settings { fault, ..Settings::of(hardware) }).unwrap_or_else(|error| panic!("{error}"));
-    m.add_task(0, &hog(0), 1);
-    m.add_task(0, &TaskSpec { name: "tandem-fault".into(), ..hog(0) }, 1);
+    m.add_task(0, &cpu_bound(0), 1);
+    m.add_task(0, &TaskSpec { name: "tandem-fault".into(), ..cpu_bound(0) }, 1);
     m.run(60 * S, MOST).map_or_else(|error| error.to_string(), |()| "nothing happened".into())
 }
 
@@ -376,7 +376,7 @@ fn a_policy_that_loses_a_task_is_thrown_out() {
     let said = with_fault(Fault::Stall);
     assert!(said.contains("the policy lets tandem-fault wait since"), "{said}");
     // The error also says what led to it: which task ran where.
-    assert!(said.lines().skip(1).any(|line| line.contains(" ns: host CPU 0: hog")), "{said}");
+    assert!(said.lines().skip(1).any(|line| line.contains(" ns: host CPU 0: cpu_bound")), "{said}");
     assert_eq!(with_fault(Fault::None), "nothing happened");
 }
 

@@ -23,8 +23,8 @@ fn machine(cpus: usize, flavour: Flavour) -> Machine {
     )
 }
 
-fn hog(nice: i32, slice_ns: Option<u64>) -> TaskSpec {
-    TaskSpec { nice, slice_ns, ..TaskSpec::new("hog", Program::hog(1_000_000.0)) }
+fn cpu_bound(nice: i32, slice_ns: Option<u64>) -> TaskSpec {
+    TaskSpec { nice, slice_ns, ..TaskSpec::new("cpu_bound", Program::cpu_bound(1_000_000.0)) }
 }
 
 /// Weighted fair shares of `cpus` CPUs, at most one CPU per task: progressive filling.
@@ -68,7 +68,7 @@ proptest! {
     fn lag_is_bounded_by_a_request(tasks in prop::collection::vec((-10i32..=10, 1u64..=10), 2..6), length_ms in 500u64..3000) {
         for version in [606, 612, 702] {
             let mut m = machine(1, Flavour::Eevdf { version });
-            let list: Vec<usize> = tasks.iter().map(|(nice, ms)| m.add_task(0, &hog(*nice, Some(ms * MS)), 1)).collect();
+            let list: Vec<usize> = tasks.iter().map(|(nice, ms)| m.add_task(0, &cpu_bound(*nice, Some(ms * MS)), 1)).collect();
             m.run(length_ms * MS, MOST).unwrap();
             let weights: Vec<f64> = tasks.iter().map(|(nice, _)| weight_of_nice(*nice) as f64).collect();
             let sum: f64 = weights.iter().sum();
@@ -84,7 +84,7 @@ proptest! {
     #[test]
     fn cfs_shares_within_a_percent(nices in prop::collection::vec(-8i32..=8, 2..6)) {
         let mut m = machine(1, Flavour::Cfs);
-        let list: Vec<usize> = nices.iter().map(|nice| m.add_task(0, &hog(*nice, None), 1)).collect();
+        let list: Vec<usize> = nices.iter().map(|nice| m.add_task(0, &cpu_bound(*nice, None), 1)).collect();
         m.run(30 * S, MOST).unwrap();
         let sum: f64 = nices.iter().map(|nice| weight_of_nice(*nice) as f64).sum();
         for (task, nice) in list.iter().zip(&nices) {
@@ -102,7 +102,7 @@ proptest! {
             let mut m = machine(cpus, flavour);
             let max = Some((quota_ms * MS, period_ms * MS));
             let group = m.add_group(0, 0, &GroupSpec { max, ..GroupSpec::default() });
-            let list: Vec<usize> = (0..tasks).map(|_| m.add_task(0, &TaskSpec { group, ..hog(0, None) }, 1)).collect();
+            let list: Vec<usize> = (0..tasks).map(|_| m.add_task(0, &TaskSpec { group, ..cpu_bound(0, None) }, 1)).collect();
             m.run(3 * S, MOST).unwrap();
             let ran: u64 = list.iter().map(|task| m.tasks[*task].ran_ns).sum();
             let periods = (3 * S).div_ceil(period_ms * MS);
@@ -121,7 +121,7 @@ proptest! {
         for flavour in [Flavour::Cfs, Flavour::Eevdf { version: 702 }] {
             let mut m = machine(cpus, flavour);
             for _ in 0..cpus + extra {
-                m.add_task(0, &hog(0, None), 1);
+                m.add_task(0, &cpu_bound(0, None), 1);
             }
             m.run(2 * S, MOST).unwrap();
             for cpu in 0..cpus {

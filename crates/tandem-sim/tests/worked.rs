@@ -25,11 +25,11 @@ fn machine(flavour: Flavour) -> Machine {
     host(Hardware { cores: 1, ..Hardware::default() }, costs, &spec, 1)
 }
 
-fn hog(name: &str, slice_ms: Option<u64>, start_ms: u64) -> TaskSpec {
+fn cpu_bound(name: &str, slice_ms: Option<u64>, start_ms: u64) -> TaskSpec {
     TaskSpec {
         slice_ns: slice_ms.map(|ms| ms * MS),
         start_ns: start_ms * MS,
-        ..TaskSpec::new(name, Program::hog(1_000_000.0))
+        ..TaskSpec::new(name, Program::cpu_bound(1_000_000.0))
     }
 }
 
@@ -61,7 +61,7 @@ fn course(flavour: Flavour, tasks: &[TaskSpec], ms: u64) -> String {
 #[test]
 fn two_requests_of_unlike_length() {
     for version in [606, 612] {
-        let tasks = [hog("A", Some(2), 0), hog("B", Some(1), 1)];
+        let tasks = [cpu_bound("A", Some(2), 0), cpu_bound("B", Some(1), 1)];
         assert_eq!(course(Flavour::Eevdf { version }, &tasks, 14), "ABAABBAABBAABB", "version {version}");
     }
 }
@@ -73,6 +73,6 @@ fn two_requests_of_unlike_length() {
 /// begins with v 6, B with 3, C with 2. C runs to 5, B to 6, C to 8; then A (6), B (6), C (8), and so on in rounds.
 #[test]
 fn three_equal_tasks_under_cfs() {
-    let tasks = [hog("A", None, 0), hog("B", None, 0), hog("C", None, 0)];
+    let tasks = [cpu_bound("A", None, 0), cpu_bound("B", None, 0), cpu_bound("C", None, 0)];
     assert_eq!(course(Flavour::Cfs, &tasks, 27), "CCCBBBCCCAAABBBCCCAAABBBCCC");
 }

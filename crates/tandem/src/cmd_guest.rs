@@ -302,7 +302,7 @@ impl GuestCmd {
             probe_isolated: self.probe_isolated,
             slice_timers: !self.no_slice_timers,
             slice_us: self.slice_us,
-            harvest: self.ivh,
+            ivh: self.ivh,
             place_by_cost: !self.no_bvs,
             without: self.without.iter().map(|part| part.meant()).collect(),
             ban: self.rwc,
@@ -351,7 +351,7 @@ fn observe(length: Duration) -> anyhow::Result<Observation> {
     let vcpus: Vec<Probed> = report
         .vcpus
         .iter()
-        .map(|v| Probed { cpu: v.cpu, share: v.share, absence_ms: v.absence_ms })
+        .map(|v| Probed { cpu: v.cpu, share: v.share, preemption_ms: v.preemption_ms })
         .collect();
     let stacks: Vec<_> = report.topology.iter().flat_map(|topology| topology.stacked().cloned()).collect();
     Ok(tandem_guest::observe::observe(&vcpus, &stacks, report.neighbours))

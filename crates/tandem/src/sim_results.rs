@@ -83,7 +83,7 @@ fn against_the_lab(lab: &Path, effort: &Effort) -> anyhow::Result<(String, bool)
     let control = Comparison::control(&lab, effort.seeds, effort.threads())?;
     let text = format!(
         "{LAST_HEADING}The same workload files in guests of the lab (`tandem lab run validation`: {}, {} repetitions) and in the model.\n\n\
-         {}\n{}. Control, absences in the model five times as long as in the lab: {}.\n",
+         {}\n{}. Control, preemptions in the model five times as long as in the lab: {}.\n",
         lab.machine.get("kernel").and_then(|kernel| kernel.as_str()).unwrap_or("a kernel of unknown version"),
         lab.metrics.first().map_or(0, |metric| metric.samples_of("eevdf").len()),
         comparison.table(),
@@ -135,22 +135,22 @@ mod tests {
     #[test]
     fn an_interrupted_run_of_the_same_program_is_gone_on_with() {
         let mark = mark_of_this_program().unwrap();
-        let left = format!("{mark}# Ten seeds\n\n## fig2: absences\n");
+        let left = format!("{mark}# Ten seeds\n\n## fig2: preemptions\n");
         let page = begun(&left, &mark, "# Ten seeds\n".to_owned());
-        assert_eq!(page, "# Ten seeds\n\n## fig2: absences\n");
+        assert_eq!(page, "# Ten seeds\n\n## fig2: preemptions\n");
         assert!(page.contains(&heading_of("fig2")) && !page.contains(&heading_of("fig21")));
     }
 
     #[test]
     fn the_last_part_is_written_anew_alone() {
-        let page = format!("# Ten seeds\n\n## fig2: absences\n{LAST_HEADING}old\n");
-        assert_eq!(without_last_part(&page), "# Ten seeds\n\n## fig2: absences\n");
+        let page = format!("# Ten seeds\n\n## fig2: preemptions\n{LAST_HEADING}old\n");
+        assert_eq!(without_last_part(&page), "# Ten seeds\n\n## fig2: preemptions\n");
         assert_eq!(without_last_part("# Ten seeds\n"), "# Ten seeds\n");
     }
 
     #[test]
     fn what_others_have_left_is_not() {
-        let left = "<!-- A -->\n# Ten seeds\n\n## fig2: absences\n";
+        let left = "<!-- A -->\n# Ten seeds\n\n## fig2: preemptions\n";
         assert_eq!(begun(left, "<!-- B -->\n", "# Ten seeds\n".to_owned()), "# Ten seeds\n");
         assert_eq!(begun(left, "<!-- A -->\n", "# Two seeds\n".to_owned()), "# Two seeds\n");
         assert_eq!(begun("", "<!-- A -->\n", "# Ten seeds\n".to_owned()), "# Ten seeds\n");

@@ -5,11 +5,11 @@ use tandem_result::ExperimentResult;
 use tandem_sim::validation::{Scale, CASES, HOST_CASES, TOLERANCE, WAKE_US};
 
 /// Preemption interval in the lab's experiment, microseconds.
-const ABSENCE_US: f64 = 8000.0;
+const PREEMPTION_US: f64 = 8000.0;
 /// The lab's experiment with arms on the host.
 const HOST_EXPERIMENT: &str = "host-validation";
 /// The control: with this preemption interval in the model the comparison has to fail.
-const WRONG_ABSENCE_US: f64 = 40_000.0;
+const WRONG_PREEMPTION_US: f64 = 40_000.0;
 
 /// One workload in lab and model.
 struct Row {
@@ -41,21 +41,21 @@ pub struct Comparison {
 impl Comparison {
     /// Computes the model's side of every workload that the lab's result has.
     pub fn with(lab: &ExperimentResult, seeds: u64, threads: usize) -> anyhow::Result<Self> {
-        Self::at(lab, ABSENCE_US, seeds, threads)
+        Self::at(lab, PREEMPTION_US, seeds, threads)
     }
 
     /// The same with a wrong parameter.
     pub fn control(lab: &ExperimentResult, seeds: u64, threads: usize) -> anyhow::Result<Self> {
-        Self::at(lab, WRONG_ABSENCE_US, seeds, threads)
+        Self::at(lab, WRONG_PREEMPTION_US, seeds, threads)
     }
 
-    fn at(lab: &ExperimentResult, absence_us: f64, seeds: u64, threads: usize) -> anyhow::Result<Self> {
+    fn at(lab: &ExperimentResult, preemption_us: f64, seeds: u64, threads: usize) -> anyhow::Result<Self> {
         let metric = |name: &str| lab.metrics.iter().find(|metric| metric.name == name);
         // Speed of the lab's machine without contention.
         let alone = |name: &str| tandem_result::median(metric(name)?.samples_of("eevdf"));
         let scale = Scale {
             // CPU-bound threads on both vCPUs, loops of one millisecond: 2000 per second at the model's speed.
-            work: alone("hogs: loops").filter(|per_s| *per_s > 0.0).map_or(1.0, |per_s| 2000.0 / per_s),
+            work: alone("cpu-bound: loops").filter(|per_s| *per_s > 0.0).map_or(1.0, |per_s| 2000.0 / per_s),
             wake: alone("alone: wake-up p50").map_or(1.0, |us| (us / WAKE_US).max(1.0)),
         };
         let cases = if lab.experiment == HOST_EXPERIMENT { HOST_CASES } else { CASES };
@@ -63,7 +63,7 @@ impl Comparison {
         for case in cases {
             let name = case.metric();
             let ratio = metric(&name).and_then(|metric| metric.ratio.get("tandem"));
-            let (Some(ratio), Some(model)) = (ratio, case.ratio(scale, absence_us, seeds, threads)?) else {
+            let (Some(ratio), Some(model)) = (ratio, case.ratio(scale, preemption_us, seeds, threads)?) else {
                 missing.push(name);
                 continue;
             };

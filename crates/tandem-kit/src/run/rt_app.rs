@@ -45,11 +45,11 @@ macro_rules! workloads {
 }
 
 workloads!(
-    "barrier-beside-absences",
+    "barrier-beside-preemptions",
     "best-effort",
-    "hog-beside-absences",
-    "hogs",
-    "hogs-beside-absences",
+    "one-cpu-bound-beside-preemptions",
+    "cpu-bound",
+    "cpu-bound-beside-preemptions",
     "lock",
     "periodic-high",
     "periodic-low",

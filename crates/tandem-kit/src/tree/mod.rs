@@ -47,9 +47,9 @@ const JUDGED_FROM_S: f64 = 0.3;
 const WARM_UP: Duration = Duration::from_secs(3);
 
 /// The CPU-bound threads of one group: a process that ends with this one.
-struct Hogs(Child);
+struct Neighbours(Child);
 
-impl Hogs {
+impl Neighbours {
     fn start(threads: u32, secs: f64) -> Result<Self> {
         let program = std::env::current_exe().context("where is this program")?;
         let mut command = Command::new(program);
@@ -60,7 +60,7 @@ impl Hogs {
     }
 }
 
-impl Drop for Hogs {
+impl Drop for Neighbours {
     fn drop(&mut self) {
         // An error means that it has already ended, which is fine.
         let _ = self.0.kill();
@@ -76,11 +76,11 @@ pub fn run(args: &Args) -> Result<Value> {
     let cpus = arguments::available_cpus() as f64;
     let tree = spec::Tree::of(&args.groups)?;
     let groups = Groups::create(&args.groups)?;
-    let mut hogs = Vec::new();
+    let mut neighbours = Vec::new();
     for spec in args.groups.iter().filter(|spec| spec.threads > 0) {
-        let child = Hogs::start(spec.threads, args.secs + 60.0)?;
+        let child = Neighbours::start(spec.threads, args.secs + 60.0)?;
         groups.add_process(spec, child.0.id())?;
-        hogs.push(child);
+        neighbours.push(child);
     }
     std::thread::sleep(WARM_UP);
     let limited: Vec<&GroupSpec> = args.groups.iter().filter(|spec| spec.limit.is_some()).collect();
@@ -89,7 +89,7 @@ pub fn run(args: &Args) -> Result<Value> {
     let traces = watch(&groups, &limited, args, started)?;
     let after = groups.usage(&args.groups)?;
     let elapsed_us = started.elapsed().as_secs_f64() * 1e6;
-    drop(hogs);
+    drop(neighbours);
     let ideal = ideal::fill(&tree, cpus);
     let reports: Vec<GroupReport> = args
         .groups

@@ -207,7 +207,7 @@ fn compete(machine: &mut Machine, competitor: &Competitor, seed: u64) -> Vec<usi
             nice: competitor.nice,
             cpus: Some(vec![cpu]),
             group,
-            ..TaskSpec::new(&format!("competitor/{cpu}"), Program::hog(1000.0))
+            ..TaskSpec::new(&format!("competitor/{cpu}"), Program::cpu_bound(1000.0))
         };
         machine.add_task(0, &spec, seed);
         groups.push(group);
@@ -223,7 +223,7 @@ fn add_probers(machine: &mut Machine, world: usize, seed: u64) {
     for cpu in 0..machine.worlds[world].cpus.len() {
         let program = Program {
             steps: vec![Step::Run(Spread::constant(PROBE_US)), Step::Sleep(Spread::constant(PAUSE_US))],
-            ..Program::hog(1.0)
+            ..Program::cpu_bound(1.0)
         };
         let spec =
             TaskSpec { idle: true, cpus: Some(vec![cpu]), ..TaskSpec::new(&format!("probe/{cpu}"), program) };
@@ -243,7 +243,7 @@ fn contend(machine: &mut Machine, contention: &Contention, (turn, cpu): (usize, 
     if contention.swap_ms > 0.0 && rest_us > 0.0 {
         steps.push(Step::Sleep(Spread::constant(rest_us)));
     }
-    let program = Program { steps, ..Program::hog(1.0) };
+    let program = Program { steps, ..Program::cpu_bound(1.0) };
     let mut phase = Stream::new(seed, "phase", cpu as u64);
     let period = if contention.any_phase { period_us } else { 0.0 };
     let turns_us = if contention.swap_ms > 0.0 { turn as f64 * times * period_us } else { 0.0 };
