@@ -28,6 +28,8 @@ void *sim_op(u32 op)
 	case 13: return sim_ops.cgroup_set_bandwidth;
 	case 14: return sim_ops.cpu_online;
 	case 15: return sim_ops.cpu_offline;
+	case 16: return sim_ops.cgroup_move;
+	case 17: return sim_ops.cgroup_set_weight;
 	default: return NULL;
 	}
 }

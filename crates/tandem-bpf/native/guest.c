@@ -83,3 +83,39 @@ void sim_set_techniques(u32 ivh, bool bvs, bool rwc, bool dedicate, u32 left_out
 	*(volatile bool *)&rwc_enabled = rwc;
 	*(volatile bool *)&dedicate_enabled = dedicate;
 }
+
+/* The operator, or the vCPU limit, takes a vCPU out of use or gives it back. Returns an error of `enum park_error`. */
+u32 sim_park(u32 cpu, bool take, bool limit)
+{
+	struct park_query query = {
+		.cpu = cpu,
+		.what = take ? PARK_TAKE : PARK_GIVE_BACK,
+		.by = limit ? TANDEM_PARKED_BY_CROWD : TANDEM_PARKED_BY_OPERATOR,
+	};
+
+	guest_park(&query);
+	return query.error;
+}
+
+/* Bans of a vCPU, and in the upper half the number of banned vCPUs that the scheduler believes in. */
+u64 sim_bans(u32 cpu)
+{
+	struct cpu_state *c = cpu_state(cpu);
+
+	return (u64)nr_banned << 32 | (c ? c->side.bans : 0);
+}
+
+/* For how long a vCPU had work, steal included, and for how long it was preempted meanwhile. */
+u64 sim_wanted_ns(u32 cpu)
+{
+	struct cpu_state *c = cpu_state(cpu);
+
+	return c ? c->side.wanted_ns : 0;
+}
+
+u64 sim_stolen_ns(u32 cpu)
+{
+	struct cpu_state *c = cpu_state(cpu);
+
+	return c ? c->side.stolen_ns : 0;
+}

@@ -2,9 +2,10 @@
 //! code that decides in the kernel.
 //!
 //! Every wrapper is safe: the functions take integers and small structs by value or reference, have no
-//! state, allocate nothing and call nothing else.
+//! state, allocate nothing and call nothing else. [`limit`] is what user space decides with them.
 
 mod ffi;
+pub mod limit;
 
 pub use ffi::{
     crowd, crowd_seen, forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view,

@@ -82,6 +82,11 @@ pub enum Event {
     },
     /// Counts the cores that work for guests.
     Sample,
+    /// A window of a guest's vCPU limit ends.
+    VcpuLimit {
+        /// Kernel.
+        world: usize,
+    },
     /// A phase of the scenario begins.
     Phase {
         /// Number of the phase.
@@ -148,6 +153,7 @@ impl Event {
             Event::Tick { .. } => 8,
             Event::Sample => 9,
             Event::SliceEnd { .. } => 10,
+            Event::VcpuLimit { .. } => 11,
         }
     }
 }

@@ -142,6 +142,7 @@ fn world(name: &str, spec: &KernelSpec, layout: Hardware, cpus: usize) -> World 
         pages: Vec::new(),
         policy: None,
         policy_tasks: Vec::new(),
+        limiter: None,
         watchdog_at: 0,
     }
 }

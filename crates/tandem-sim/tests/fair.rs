@@ -53,7 +53,8 @@ fn a_lone_group_has_what_its_quota_says() {
         let mut m = machine(2, flavour);
         let group =
             m.add_group(0, 0, &GroupSpec { max: Some((30_000_000, 100_000_000)), ..GroupSpec::default() });
-        let tasks: Vec<usize> = (0..3).map(|_| m.add_task(0, &TaskSpec { group, ..cpu_bound(0) }, 1)).collect();
+        let tasks: Vec<usize> =
+            (0..3).map(|_| m.add_task(0, &TaskSpec { group, ..cpu_bound(0) }, 1)).collect();
         m.run(10 * S, MOST).unwrap();
         let ran: u64 = tasks.iter().map(|t| m.tasks[*t].ran_ns).sum();
         let got = ran as f64 / (10 * S) as f64;

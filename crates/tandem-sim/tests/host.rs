@@ -124,7 +124,8 @@ fn beside_an_emulator(pcpus_of_first: &[usize], emulators: bool) -> Vec<f64> {
             let pcpus = if vcpus == 1 { pcpus_of_first } else { &[0, 1] };
             let groups: Vec<usize> =
                 (0..vcpus).map(|_| m.add_group(0, scope, &GroupSpec::default())).collect();
-            let mut tasks = vm_in(&mut m, "vm", &KernelSpec::recent(), &groups, &Program::cpu_bound(1000.0), pcpus);
+            let mut tasks =
+                vm_in(&mut m, "vm", &KernelSpec::recent(), &groups, &Program::cpu_bound(1000.0), pcpus);
             if vcpus == 1 || emulators {
                 let group = m.add_group(0, scope, &GroupSpec::default());
                 let cpus = Some(pcpus.to_vec());

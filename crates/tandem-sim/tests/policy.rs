@@ -57,7 +57,8 @@ fn a_group_has_what_its_quota_says() {
         let mut m = machine(2);
         let max = Some((quota_us * 1000, period_us * 1000));
         let group = m.add_group(0, 0, &GroupSpec { max, ..GroupSpec::default() });
-        let tasks: Vec<usize> = (0..4).map(|_| m.add_task(0, &TaskSpec { group, ..cpu_bound(0) }, 1)).collect();
+        let tasks: Vec<usize> =
+            (0..4).map(|_| m.add_task(0, &TaskSpec { group, ..cpu_bound(0) }, 1)).collect();
         m.run(10 * S, MOST).unwrap();
         let all: f64 = tasks.iter().map(|task| share(&m, *task)).sum();
         let ideal = quota_us as f64 / period_us as f64;
@@ -72,7 +73,8 @@ fn nobody_waits_for_too_long_behind_a_quota_and_a_weight() {
     let max = Some((10_000_000, 100_000_000));
     let group = m.add_group(0, 0, &GroupSpec { max, ..GroupSpec::default() });
     let many: Vec<usize> = (0..200).map(|_| m.add_task(0, &TaskSpec { group, ..cpu_bound(0) }, 1)).collect();
-    let others: Vec<usize> = [-20, -20, -20, 19, 19, 19].map(|nice| m.add_task(0, &cpu_bound(nice), 1)).to_vec();
+    let others: Vec<usize> =
+        [-20, -20, -20, 19, 19, 19].map(|nice| m.add_task(0, &cpu_bound(nice), 1)).to_vec();
     // The run ends with an error if a runnable task waits for 20 s.
     m.run(600 * S, 20 * MOST)
         .unwrap_or_else(|error| panic!("{}", error.to_string().lines().next().unwrap_or("")));
@@ -181,7 +183,8 @@ fn guest_with(contention: &str, tasks: &str, of: &str, kernel: &str) -> f64 {
 
 /// Rounds of a CPU-bound thread in a guest with an uncontended vCPU and one with 30 % of its pCPU.
 fn beside_a_weak_vcpu(scheduler: &str) -> f64 {
-    let tasks = r#"{"cpu_bound": {"loop": -1, "run": 1000}, "other": {"loop": -1, "run": 200, "sleep": 5000}}"#;
+    let tasks =
+        r#"{"cpu_bound": {"loop": -1, "run": 1000}, "other": {"loop": -1, "run": 200, "sleep": 5000}}"#;
     let weak = "[[contention]]\ncpus = [0]\non_us = 7000\noff_us = 3000\n";
     guest_with(weak, tasks, "cpu_bound", &format!(r#"scheduler = "{scheduler}""#))
 }
@@ -200,13 +203,15 @@ fn a_thread_goes_to_the_strong_vcpu() {
 fn a_thread_goes_to_the_fast_core() {
     let of = |scheduler: &str, what: &str, tasks: &str| {
         let vm = format!("vcpus = 2\npins = [[0], [1]]\nkernel = {{ scheduler = \"{scheduler}\" }}\n");
-        let (load, figure) = (format!(r#"{{"tasks": {tasks}}}"#), format!("of = \"cpu_bound\"\nwhat = \"{what}\""));
+        let (load, figure) =
+            (format!(r#"{{"tasks": {tasks}}}"#), format!("of = \"cpu_bound\"\nwhat = \"{what}\""));
         mean_in(
             &Setup { hardware: "cores = 2\ncore_speed = [0.5, 1.0]", vm: &vm, load: &load, figure: &figure },
             4,
         )
     };
-    let tasks = r#"{"cpu_bound": {"loop": -1, "run": 1000}, "other": {"loop": -1, "run": 200, "sleep": 5000}}"#;
+    let tasks =
+        r#"{"cpu_bound": {"loop": -1, "run": 1000}, "other": {"loop": -1, "run": 200, "sleep": 5000}}"#;
     let (eevdf, tandem) = (of("eevdf", "rounds", tasks), of("tandem", "rounds", tasks));
     assert!(
         tandem > 900.0 && tandem > 1.05 * eevdf,
@@ -243,8 +248,9 @@ fn a_thread_leaves_a_vcpu_before_it_is_taken() {
 #[test]
 fn leaving_costs_nothing_where_nothing_can_be_foreseen() {
     let irregular = HALF_EACH.replace("off_us = 8000\n", "off_us = 8000\nirregular = true\n");
-    let of =
-        |ivh: &str| guest_with(&irregular, CPU_BOUND, "cpu_bound", &format!(r#"scheduler = "tandem", ivh = "{ivh}""#));
+    let of = |ivh: &str| {
+        guest_with(&irregular, CPU_BOUND, "cpu_bound", &format!(r#"scheduler = "tandem", ivh = "{ivh}""#))
+    };
     let (control, aware) = (of("off"), of("aware"));
     assert!(aware > 0.95 * control, "{aware} rounds per second, {control} without");
 }
@@ -384,4 +390,41 @@ fn a_policy_that_loses_a_task_is_thrown_out() {
 fn a_policy_that_reports_an_error_is_thrown_out() {
     let said = with_fault(Fault::Error);
     assert!(said.contains("fault injected: tandem-fault"), "{said}");
+}
+
+/// vCPUs that the limit keeps out of use after some seconds, and rounds of four threads that meet at a barrier, in a guest
+/// of four vCPUs that the host places on two pCPUs.
+fn four_on_two(limit: bool) -> (usize, f64) {
+    let text = format!(
+        r#"
+name = "limit"
+duration_s = 12.0
+warmup_s = 6.0
+[hardware]
+cores = 2
+[[vm]]
+name = "a"
+vcpus = 4
+kernel = {{ scheduler = "tandem", vcpu_limit = {limit} }}
+[[workload]]
+name = "w"
+in = "a"
+text = '''{{"tasks": {{"four": {{"instance": 4, "loop": -1, "run": 2000, "barrier": "all"}}}}}}'''
+[[metric]]
+name = "figure"
+workload = "w"
+what = "rounds"
+"#
+    );
+    let scenario = Scenario::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
+    let mut stage = scenario.stage(1).unwrap_or_else(|error| panic!("{error}"));
+    stage.machine.run(stage.end, u64::MAX).unwrap_or_else(|error| panic!("{error}"));
+    (stage.machine.limited(1), run(&scenario, 1))
+}
+
+#[test]
+fn a_guest_uses_as_many_vcpus_as_it_gets_pcpus() {
+    let ((all, control), (limited, rounds)) = (four_on_two(false), four_on_two(true));
+    assert_eq!((all, limited), (0, 2), "vCPUs out of use");
+    assert!(rounds > 0.95 * control, "{rounds} rounds per second, {control} with all vCPUs");
 }

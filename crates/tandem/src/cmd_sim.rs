@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 use tandem_result::{render, Better, Evidence, ExperimentResult, Style};
 use tandem_sim::catalog::MODELS;
-use tandem_sim::explore::{Side, SCENARIOS};
+use tandem_sim::explore::SCENARIOS;
 use tandem_sim::machine::Watch;
 use tandem_sim::paper::{self, EXPERIMENTS};
 use tandem_sim::runner::{self, MOST_EVENTS};
@@ -300,7 +300,7 @@ fn bench() -> anyhow::Result<()> {
 
 fn explore(runs: u64, seed: u64) -> anyhow::Result<ExitCode> {
     let mut found = false;
-    let all = Side::ALL.iter().flat_map(|side| SCENARIOS.iter().map(move |scenario| (*side, scenario)));
+    let all = SCENARIOS.iter().flat_map(|scenario| scenario.sides.iter().map(move |side| (*side, scenario)));
     for (side, scenario) in all {
         let explored = scenario.explore(side, runs, seed).map_err(anyhow::Error::msg)?;
         let name = format!("{}: {}", side.name(), scenario.name);

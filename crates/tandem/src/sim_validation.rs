@@ -63,7 +63,8 @@ impl Comparison {
         for case in cases {
             let name = case.metric();
             let ratio = metric(&name).and_then(|metric| metric.ratio.get("tandem"));
-            let (Some(ratio), Some(model)) = (ratio, case.ratio(scale, preemption_us, seeds, threads)?) else {
+            let (Some(ratio), Some(model)) = (ratio, case.ratio(scale, preemption_us, seeds, threads)?)
+            else {
                 missing.push(name);
                 continue;
             };

@@ -104,7 +104,12 @@ impl Machine {
     }
 
     /// Calls a policy. Its effects are carried out after it has returned. Its BPF time is added to the CPU's work.
-    fn policy<R>(&mut self, world: usize, cpu: usize, call: impl FnOnce(&mut Policy) -> R) -> Option<R> {
+    pub(super) fn policy<R>(
+        &mut self,
+        world: usize,
+        cpu: usize,
+        call: impl FnOnce(&mut Policy) -> R,
+    ) -> Option<R> {
         let mut policy = self.worlds[world].policy.take()?;
         policy.kernel_mut().now = self.now;
         let began = self.watch.map(|_| Instant::now());

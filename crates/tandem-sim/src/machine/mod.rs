@@ -7,6 +7,7 @@
 
 mod course;
 mod ext;
+pub mod limit;
 mod placement;
 mod schedule;
 pub mod shootdown;
@@ -256,6 +257,7 @@ impl Machine {
                 self.interrupt(world, cpu, Irq::BpfTimer { timer, turn })
             }
             Event::Sample => self.sample(),
+            Event::VcpuLimit { world } => self.vcpu_limit(world),
             Event::Phase { index } => {
                 for change in self.phases[index].clone() {
                     self.change(&change);

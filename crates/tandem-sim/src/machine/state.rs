@@ -333,6 +333,8 @@ pub struct World {
     pub policy: Option<Box<crate::scx::Policy>>,
     /// Tasks of the policy, by their numbers there.
     pub policy_tasks: Vec<usize>,
+    /// The vCPU limit of its daemon (guests).
+    pub limiter: Option<super::limit::Limiter>,
     /// Time of the watchdog's next check of the policy.
     pub watchdog_at: Ns,
     /// Time from which on an idle CPU may be kicked again for nohz-idle balance.

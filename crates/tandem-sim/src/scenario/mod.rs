@@ -210,6 +210,8 @@ pub struct Kernel {
     pub rwc: bool,
     /// `tandem`: one vCPU per thread, while they last (`--dedicate`).
     pub dedicate: bool,
+    /// `tandem`: as many vCPUs as the host gives pCPUs (without: `--no-crowd`).
+    pub vcpu_limit: bool,
     /// `tandem`: parts of techniques that are left out: `pool`, `waits`, `state`, `learning` (`--without`).
     pub without: Vec<Part>,
 }
@@ -234,6 +236,7 @@ impl Default for Kernel {
             bvs: true,
             rwc: false,
             dedicate: false,
+            vcpu_limit: false,
             without: Vec::new(),
         }
     }

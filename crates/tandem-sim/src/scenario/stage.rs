@@ -125,7 +125,11 @@ impl Scenario {
                 let Kernel { slice_timers, ivh, bvs, rwc, dedicate, .. } = vm.kernel;
                 let left_out = vm.kernel.without.iter().fold(0, |bits, part| bits | *part as u32);
                 let techniques = Techniques { ivh, bvs, rwc, dedicate, left_out };
+                let threads = settings.threads.clone();
                 machine.attach(world, &Settings { slice_timers, techniques, ..settings })?;
+                if vm.kernel.vcpu_limit {
+                    machine.limit_vcpus(world, &threads);
+                }
                 if vm.kernel.probes {
                     add_probers(&mut machine, world, seed);
                 }

@@ -377,6 +377,29 @@ impl Actor<'_> {
         });
     }
 
+    /// Moves a sleeping or waiting task to another group (`sched_move_task()`); a running task is left alone.
+    pub fn move_to_group(&self, here: usize, task: usize, from: usize, to: usize) {
+        self.with_queue_of(task, || {
+            if self.with(|policy| policy.kernel().tasks[task].running) {
+                return;
+            }
+            let waited = self.waits(task);
+            if waited {
+                self.with(|policy| {
+                    policy.kernel_mut().withdraw(task);
+                    policy.quiescent(here, task, 0);
+                });
+            }
+            self.with(|policy| policy.move_to_group(here, task, from, to));
+            if waited {
+                self.with(|policy| policy.runnable(here, task, 0));
+                self.enqueue(here, task, 0);
+                let cpu = self.with(|policy| policy.kernel().tasks[task].cpu);
+                self.stage.ask(cpu);
+            }
+        });
+    }
+
     /// Ends a sleeping or waiting task; a running task is left alone.
     pub fn end(&self, here: usize, task: usize) {
         self.with_queue_of(task, || {
@@ -691,6 +714,22 @@ impl Policy {
         let maps = &self.state.maps;
         let is_it = |timer: &super::Timer| maps[timer.map].shape.name == QUOTA_TIMER;
         (at, self.state.timers.iter().position(is_it).unwrap_or(usize::MAX))
+    }
+
+    /// Does the number of banned vCPUs that the scheduler believes in match their bans?
+    pub fn bans_are_counted(&mut self) -> Result<(), String> {
+        // SAFETY: likewise.
+        let Ok(bans) = (unsafe { super::function::<extern "C" fn(u32) -> u64>(&self.image, "sim_bans") })
+        else {
+            return Ok(());
+        };
+        let all: Vec<u64> =
+            (0..self.kernel().cpus.len()).map(|cpu| self.with(0, |_| bans(cpu as u32))).collect();
+        let banned = all.iter().filter(|bans| *bans & 0xffff_ffff != 0).count() as u64;
+        match all.first().map_or(0, |bans| bans >> 32) {
+            believed if believed == banned => Ok(()),
+            believed => Err(format!("{banned} vCPUs are banned, and {believed} are counted")),
+        }
     }
 
     /// The group whose quota limits the tasks of a group in the policy; 0: none.

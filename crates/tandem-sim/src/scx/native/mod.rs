@@ -48,9 +48,11 @@ enum Op {
     SetBandwidth,
     Online,
     Offline,
+    CgroupMove,
+    SetWeight,
 }
 
-const OPS: usize = Op::Offline as usize + 1;
+const OPS: usize = Op::SetWeight as usize + 1;
 
 type Task = *mut c_void;
 
@@ -666,6 +668,52 @@ impl Policy {
         let call =
             unsafe { std::mem::transmute::<usize, extern "C" fn(*mut c_void, u64, u64, u64)>(address) };
         self.with(here, |_| call(pointer, period, quota, 0));
+    }
+
+    /// `cpu.weight` of a group changes.
+    pub fn set_weight(&mut self, here: usize, group: usize, weight: u32) {
+        let address = self.ops[Op::SetWeight as usize];
+        let pointer: *mut c_void = self.state.cgroups[group].as_mut_ptr().cast();
+        if address == 0 {
+            return;
+        }
+        // SAFETY: that is the type of the operation, and the pointer is that of a group.
+        let call = unsafe { std::mem::transmute::<usize, extern "C" fn(*mut c_void, u32)>(address) };
+        self.with(here, |_| call(pointer, weight));
+    }
+
+    /// `ops.cgroup_move()`: a task changes its group. It must be dequeued.
+    pub fn move_to_group(&mut self, here: usize, task: usize, from: usize, to: usize) {
+        let address = self.ops[Op::CgroupMove as usize];
+        let (task, state) = (self.task(task), &mut self.state);
+        let [from, to] = [from, to].map(|group| -> *mut c_void { state.cgroups[group].as_mut_ptr().cast() });
+        if address == 0 {
+            return;
+        }
+        // SAFETY: that is the type of the operation, and the pointers are those of a task and of groups.
+        let call =
+            unsafe { std::mem::transmute::<usize, extern "C" fn(Task, *mut c_void, *mut c_void)>(address) };
+        self.with(here, |_| call(task, from, to));
+    }
+
+    /// Takes a vCPU out of use, or gives it back; `limit`: in the name of the vCPU limit, otherwise in the operator's. Returns
+    /// whether that was possible; a scheduler without vCPUs does nothing.
+    pub fn park(&mut self, here: usize, cpu: usize, take: bool, limit: bool) -> bool {
+        // SAFETY: the type is that in native/guest.c.
+        match unsafe { function::<extern "C" fn(u32, bool, bool) -> u32>(&self.image, "sim_park") } {
+            Ok(park) => self.with(here, |_| park(cpu as u32, take, limit)) == 0,
+            Err(_) => false,
+        }
+    }
+
+    /// For how long a vCPU had work, steal included, and for how long it was preempted meanwhile, ns.
+    pub fn wanted_and_stolen_ns(&mut self, cpu: usize) -> (Ns, Ns) {
+        let [wanted, stolen] = ["sim_wanted_ns", "sim_stolen_ns"].map(|name| {
+            // SAFETY: the type is that in native/guest.c.
+            let read = unsafe { function::<extern "C" fn(u32) -> u64>(&self.image, name) };
+            read.map_or(0, |read| self.with(cpu, |_| read(cpu as u32)))
+        });
+        (wanted, stolen)
     }
 
     /// A CPU goes online or offline.
