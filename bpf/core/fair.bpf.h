@@ -211,6 +211,20 @@ static __always_inline void take_off_cpu_bound(struct cpu_state *c, u64 weight)
 	__sync_fetch_and_sub(&c->cpu_bound_tasks, 1);
 }
 
+/* Stop counting t as CPU-bound, on whichever CPU it was counted. */
+static __always_inline void uncount_cpu_bound(struct task_state *t)
+{
+	u64 stake;
+	struct cpu_state *c;
+
+	/* First: who counts it anew counts it in both. */
+	not_cpu_bound_in_group(t);
+	stake = t->cpu_bound_stake ? __sync_lock_test_and_set(&t->cpu_bound_stake, 0) : 0;
+	c = stake ? cpu_state(stake_cpu(stake)) : NULL;
+	if (c)
+		take_off_cpu_bound(c, stake_value(stake));
+}
+
 /*
  * Load balance counts only tasks that stay runnable. A task that wakes up for a moment may weigh a hundred
  * times as much as all others together; migrating the others out of its way would take longer than it runs.
@@ -225,24 +239,17 @@ static __always_inline void count_cpu_bound(struct task_state *t, struct cpu_sta
 	__sync_fetch_and_add(&c->cpu_bound_weight, weight);
 	__sync_fetch_and_add(&c->cpu_bound_tasks, 1);
 	/* Two CPUs may count it at the same time, while a third moves it. */
-	if (__sync_val_compare_and_swap(&t->cpu_bound_stake, 0, stake_of(cpu, 0, weight)))
+	if (__sync_val_compare_and_swap(&t->cpu_bound_stake, 0, stake_of(cpu, 0, weight))) {
 		take_off_cpu_bound(c, weight);
-	else
-		cpu_bound_in_group(t);
-}
-
-/* Stop counting t as CPU-bound, on whichever CPU it was counted. */
-static __always_inline void uncount_cpu_bound(struct task_state *t)
-{
-	u64 stake;
-	struct cpu_state *c;
-
-	/* First: who counts it anew counts it in both. */
-	not_cpu_bound_in_group(t);
-	stake = t->cpu_bound_stake ? __sync_lock_test_and_set(&t->cpu_bound_stake, 0) : 0;
-	c = stake ? cpu_state(stake_cpu(stake)) : NULL;
-	if (c)
-		take_off_cpu_bound(c, stake_value(stake));
+		return;
+	}
+	cpu_bound_in_group(t);
+	/*
+	 * Another CPU that wanted to pull it has taken it off the queue, and it counts in no group then. It would go on to count on a
+	 * CPU only, also when it joins the next queue, and its siblings would share the group's whole weight among them.
+	 */
+	if (!t->stake)
+		uncount_cpu_bound(t);
 }
 
 static __always_inline void take_off_queue(struct cpu_state *c, u64 stake)
@@ -328,7 +335,7 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 	 * In its group it counts from the start if it usually becomes CPU-bound: otherwise its siblings would share the group's whole
 	 * weight whenever it has slept for a moment, and it would have its own on top of that.
 	 */
-	if (t->class == CLASS_NORMAL && !t->cpu_bound_stake && !is_light(t->mean_burst_ns))
+	if (t->class == CLASS_NORMAL && !t->group_stake && (t->cpu_bound_stake || !is_light(t->mean_burst_ns)))
 		cpu_bound_in_group(t);
 	book_work(t, c, cpu);
 	/* Another CPU may have taken it off the queue meanwhile, before the extras were booked: take them off again. */
