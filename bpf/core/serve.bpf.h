@@ -128,7 +128,14 @@ static __always_inline bool ends_at_tick(struct task_struct *p, struct task_stat
 		renew_request(t, c);
 		show_deadline(t, c);
 	} else if (company && !c->run_until_ns) {
-		/* Other tasks have come since its slice began: from now on the end of the slice matters. */
+		/*
+		 * Other tasks have come since its slice began: from now on the end of the slice matters. Where another CPU takes the
+		 * tick (nohz_full) it is over: timers are armed by their own CPU only.
+		 */
+		if (cpu != (s32)bpf_get_smp_processor_id()) {
+			k_set_slice(p, 0);
+			return true;
+		}
 		end_turn_at(c, cpu, now + remaining(t), now);
 	}
 	return false;

@@ -138,12 +138,10 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 		observe(c, cpu, now, WAS_BUSY);
 	charge_at_tick(p, t, c, cpu, now);
 	renew_lease(c, p->pid, now);
-	/* Timers are armed by their own CPU only. A task that waits there has ended the turn without an end already. */
-	if (cpu != bpf_get_smp_processor_id())
-		return;
 	best_effort = t->class == CLASS_BEST_EFFORT;
 	if (ends_at_tick(p, t, c, cpu, now, min_run_ns(c->base_request_ns), !dedicate_enabled && !c->side.bans,
-			 !best_effort || (!c->side.parked && best_effort_allowed(c, cpu))) || best_effort || dedicate_enabled)
+			 !best_effort || (!c->side.parked && best_effort_allowed(c, cpu))) || best_effort || dedicate_enabled ||
+	    cpu != bpf_get_smp_processor_id())
 		return;
 	foresee(p, t, c, cpu, now);
 	scout(c, cpu, now);

@@ -245,9 +245,7 @@ void BPF_STRUCT_OPS(host_tick, struct task_struct *p)
 	if (c->throttled_limit)
 		look_after_throttled(now);
 	charge_at_tick(p, t, c, cpu, now);
-	/* A tick that another CPU takes for one without (nohz_full): timers are armed by their own CPU only. */
-	if (cpu == (s32)bpf_get_smp_processor_id())
-		ends_at_tick(p, t, c, cpu, now, tick_preempts_after_ns(c), true, true);
+	ends_at_tick(p, t, c, cpu, now, tick_preempts_after_ns(c), true, true);
 }
 
 void BPF_STRUCT_OPS(host_running, struct task_struct *p)

@@ -128,10 +128,13 @@ impl Parking {
 
     /// A scheduler has been loaded: what the operator had parked under the one before is parked again.
     pub(crate) fn again(&mut self, skel: &GuestSkel<'_>) {
-        for cpu in std::mem::take(&mut self.parked) {
-            match self.order(skel, &ParkOrder { cpus: vec![cpu], park: true }) {
-                Ok(_) => log::info!("vCPU {cpu} is parked again"),
-                Err(error) => log::warn!("vCPU {cpu} was parked and is in use now: {error}"),
+        let mut orders: Vec<Vec<usize>> = vec![std::mem::take(&mut self.parked).into_iter().collect()];
+        while let Some(cpus) = orders.pop().filter(|cpus| !cpus.is_empty()) {
+            match self.order(skel, &ParkOrder { cpus: cpus.clone(), park: true }) {
+                Ok(_) => cpus.iter().for_each(|cpu| log::info!("vCPU {cpu} is parked again")),
+                // All at once was refused because of one of them.
+                Err(_) if cpus.len() > 1 => orders.extend(cpus.into_iter().map(|cpu| vec![cpu])),
+                Err(error) => log::warn!("vCPU {} was parked and is in use now: {error}", cpus[0]),
             }
         }
     }

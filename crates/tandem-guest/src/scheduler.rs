@@ -54,17 +54,15 @@ pub fn serve(options: &GuestOptions) -> Result<(), GuestError> {
         metrics: options.metrics,
         debug: options.debug,
     };
-    life::serve(
-        &mut Guest { options, gate: options.gate.then(Gate::new), parking: Parking::default() },
-        &settings,
-    )
+    life::serve(&mut Guest { options, gate: options.gate.then(Gate::new), parking: None }, &settings)
 }
 
 /// The guest's daemon.
 struct Guest<'o> {
     options: &'o GuestOptions,
     gate: Option<Gate>,
-    parking: Parking,
+    /// Of all loads. Nothing before the first one: a daemon that is refused must not put back another one's interrupts.
+    parking: Option<Parking>,
 }
 
 impl Side for Guest<'_> {
@@ -132,6 +130,7 @@ struct Running<'a> {
 impl<'a> Running<'a> {
     fn start(guest: &'a mut Guest<'_>, storage: &'a mut MaybeUninit<OpenObject>) -> Result<Self, GuestError> {
         let Guest { options, gate, parking } = guest;
+        let parking = parking.get_or_insert_default();
         let nr_cpus = kernel_cpu_list("possible")?.last().map_or(1, |last| last + 1);
         let online = kernel_cpu_list("online")?;
         let hints = Hints::new(options, &preflight::SystemPaths::default())?;

@@ -465,8 +465,9 @@ pub const SCENARIOS: &[Scenario] = &[
         prepare: two_run,
         parts: &[
             |actor| {
-                actor.with(|policy| policy.park(2, 0, true, false));
-                actor.with(|policy| policy.park(2, 0, false, false));
+                let parked = actor.with(|policy| policy.park(2, 0, true, false));
+                let given_back = actor.with(|policy| policy.park(2, 0, false, false));
+                assert!(!parked || given_back, "a vCPU that was parked is given back, offline too");
             },
             |actor| actor.offline(2, 0),
             |actor| actor.sleep(1),

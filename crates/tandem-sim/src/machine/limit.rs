@@ -45,10 +45,19 @@ impl Machine {
             first_of_stack: &first_of_stack,
         });
         if let Some(choice) = next.choice {
-            for cpu in vcpus {
-                let (was, is) = (limiter.parked.contains(&cpu), choice.too_many.contains(&cpu));
-                if was != is {
-                    self.policy(world, cpu, |policy| policy.park(cpu, cpu, is, true));
+            // Those that are given back first: the last one in use cannot be parked.
+            for take in [false, true] {
+                let (from, unless) = match take {
+                    false => (&limiter.parked, &choice.too_many),
+                    true => (&choice.too_many, &limiter.parked),
+                };
+                for &cpu in from.iter().filter(|cpu| !unless.contains(cpu)) {
+                    if self.policy(world, cpu, |policy| policy.park(cpu, cpu, take, true)) != Some(true) {
+                        self.fail(format!(
+                            "vCPU {cpu} cannot be {}",
+                            if take { "parked" } else { "given back" }
+                        ));
+                    }
                 }
             }
             limiter.parked = choice.too_many;

@@ -127,7 +127,7 @@ impl Scenario {
                 let techniques = Techniques { ivh, bvs, rwc, dedicate, left_out };
                 let threads = settings.threads.clone();
                 machine.attach(world, &Settings { slice_timers, techniques, ..settings })?;
-                if vm.kernel.vcpu_limit {
+                if vm.kernel.vcpu_limit && !dedicate {
                     machine.limit_vcpus(world, &threads);
                 }
                 if vm.kernel.probes {

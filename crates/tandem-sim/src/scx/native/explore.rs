@@ -719,10 +719,7 @@ impl Policy {
     /// Does the number of banned vCPUs that the scheduler believes in match their bans?
     pub fn bans_are_counted(&mut self) -> Result<(), String> {
         // SAFETY: likewise.
-        let Ok(bans) = (unsafe { super::function::<extern "C" fn(u32) -> u64>(&self.image, "sim_bans") })
-        else {
-            return Ok(());
-        };
+        let bans = unsafe { super::function::<extern "C" fn(u32) -> u64>(&self.image, "sim_bans") }?;
         let all: Vec<u64> =
             (0..self.kernel().cpus.len()).map(|cpu| self.with(0, |_| bans(cpu as u32))).collect();
         let banned = all.iter().filter(|bans| *bans & 0xffff_ffff != 0).count() as u64;
