@@ -46,7 +46,7 @@ pub(crate) const SOCKET: &str = "/var/run/scx/root/stats";
 /// A client waits for this long.
 const CLIENT_TIMEOUT_MS: u64 = 10_000;
 /// Longest recording that is asked for. A trace asks for a little more than it records.
-const LONGEST_TRACE_MS: u128 = trace::LONGEST.as_millis() + trace::GRACE.as_millis();
+const LONGEST_TRACE: Duration = trace::LONGEST.saturating_add(trace::GRACE);
 /// The request to trace.
 pub(crate) const ASK_TRACE: &str = "trace";
 
@@ -136,12 +136,9 @@ pub(crate) fn start<O: Send + Sync + 'static, R: Report>(
         Ok(read)
     });
     let trace: Box<dyn StatsReaderSend<Ask<O>, Answer<R>>> = Box::new(|args, (asks, answers)| {
-        let ms = args
-            .get("ms")
-            .and_then(|ms| ms.parse::<u64>().ok())
-            .filter(|ms| u128::from(*ms) <= LONGEST_TRACE_MS);
-        let ms = ms.ok_or(DaemonError::TraceRequest(LONGEST_TRACE_MS))?;
-        asks.send(Ask::Trace(Duration::from_millis(ms)))?;
+        let length = args.get("ms").and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
+        let length = length.filter(|length| *length <= LONGEST_TRACE);
+        asks.send(Ask::Trace(length.ok_or(DaemonError::TraceRequest(LONGEST_TRACE.as_millis()))?))?;
         match answers.recv()? {
             Answer::Trace(dropped) => Ok(serde_json::to_value(dropped?)?),
             _ => anyhow::bail!(OTHER_QUESTION),

@@ -107,6 +107,24 @@ fn over_quota(actor: &Actor<'_>) {
     actor.pass(2 * MS);
 }
 
+/// Task 0 has used up the quota of the group, and task 1 wakes up without any.
+fn throttled(actor: &Actor<'_>) {
+    over_quota(actor);
+    actor.tick(0);
+    actor.schedule(0);
+    actor.wake(1, 1);
+}
+
+/// Quota is refilled three times, and both CPUs look for tasks.
+fn periods_pass(actor: &Actor<'_>) {
+    for _ in 0..3 {
+        actor.pass(9 * MS);
+        actor.fire_due();
+    }
+    actor.schedule(0);
+    actor.schedule(1);
+}
+
 /// All scenarios.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -239,24 +257,8 @@ pub const SCENARIOS: &[Scenario] = &[
         cpus: 2,
         groups: &[Group { nested: false, max_us: Some((1_000, 10_000)) }],
         members: &[Member { group: 1, ..FREE }; 3],
-        prepare: |actor| {
-            over_quota(actor);
-            actor.tick(0);
-            actor.schedule(0);
-            actor.wake(1, 1);
-        },
-        parts: &[
-            |actor| actor.end(0, 1),
-            |actor| {
-                for _ in 0..3 {
-                    actor.pass(9 * MS);
-                    actor.fire_due();
-                }
-                actor.schedule(0);
-                actor.schedule(1);
-            },
-            |actor| actor.wake(1, 2),
-        ],
+        prepare: throttled,
+        parts: &[|actor| actor.end(0, 1), periods_pass, |actor| actor.wake(1, 2)],
         moves: &[c"unthrottled"],
         check: nothing_more,
     },
@@ -393,24 +395,8 @@ pub const SCENARIOS: &[Scenario] = &[
             Group { nested: false, max_us: None },
         ],
         members: &[Member { group: 1, ..FREE }; 3],
-        prepare: |actor| {
-            over_quota(actor);
-            actor.tick(0);
-            actor.schedule(0);
-            actor.wake(1, 1);
-        },
-        parts: &[
-            |actor| actor.move_to_group(0, 1, 1, 2),
-            |actor| {
-                for _ in 0..3 {
-                    actor.pass(9 * MS);
-                    actor.fire_due();
-                }
-                actor.schedule(0);
-                actor.schedule(1);
-            },
-            |actor| actor.wake(1, 2),
-        ],
+        prepare: throttled,
+        parts: &[|actor| actor.move_to_group(0, 1, 1, 2), periods_pass, |actor| actor.wake(1, 2)],
         moves: &[c"unthrottled"],
         check: nothing_more,
     },
@@ -467,7 +453,7 @@ pub const SCENARIOS: &[Scenario] = &[
             |actor| {
                 let parked = actor.with(|policy| policy.park(2, 0, true, false));
                 let given_back = actor.with(|policy| policy.park(2, 0, false, false));
-                assert!(!parked || given_back, "a vCPU that was parked is given back, offline too");
+                actor.require(!parked || given_back, "a vCPU that was parked cannot be given back");
             },
             |actor| actor.offline(2, 0),
             |actor| actor.sleep(1),

@@ -66,8 +66,12 @@ pub fn run(
 pub fn one(scenario: &Scenario, seed: u64) -> Result<RunResult, SimError> {
     let mut stage = scenario.stage(seed)?;
     stage.machine.run(stage.end, MOST_EVENTS)?;
-    let figures = scenario.metrics.iter().map(|metric| figure(&stage, metric)).collect();
-    Ok(RunResult { figures, events: stage.machine.events() })
+    Ok(RunResult { figures: figures(scenario, &stage), events: stage.machine.events() })
+}
+
+/// The scenario's metrics of a stage that has run.
+pub fn figures(scenario: &Scenario, stage: &Stage) -> Vec<Option<f64>> {
+    scenario.metrics.iter().map(|metric| figure(stage, metric)).collect()
 }
 
 fn figure(stage: &Stage, metric: &MetricSpec) -> Option<f64> {

@@ -142,8 +142,7 @@ struct Setup<'a> {
     figure: &'a str,
 }
 
-/// Mean of a metric over some seeds.
-fn mean_in(setup: &Setup, seeds: u64) -> f64 {
+fn scenario_in(setup: &Setup) -> Scenario {
     let Setup { hardware, vm, load, figure } = setup;
     let text = format!(
         r#"
@@ -165,7 +164,12 @@ workload = "w"
 {figure}
 "#
     );
-    let scenario = Scenario::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
+    Scenario::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Mean of a metric over some seeds.
+fn mean_in(setup: &Setup, seeds: u64) -> f64 {
+    let scenario = scenario_in(setup);
     (1..=seeds).map(|seed| run(&scenario, seed)).sum::<f64>() / seeds as f64
 }
 
@@ -395,31 +399,13 @@ fn a_policy_that_reports_an_error_is_thrown_out() {
 /// vCPUs that the limit keeps out of use after some seconds, and rounds of four threads that meet at a barrier, in a guest
 /// of four vCPUs that the host places on two pCPUs.
 fn four_on_two(limit: bool) -> (usize, f64) {
-    let text = format!(
-        r#"
-name = "limit"
-duration_s = 12.0
-warmup_s = 6.0
-[hardware]
-cores = 2
-[[vm]]
-name = "a"
-vcpus = 4
-kernel = {{ scheduler = "tandem", vcpu_limit = {limit} }}
-[[workload]]
-name = "w"
-in = "a"
-text = '''{{"tasks": {{"four": {{"instance": 4, "loop": -1, "run": 2000, "barrier": "all"}}}}}}'''
-[[metric]]
-name = "figure"
-workload = "w"
-what = "rounds"
-"#
-    );
-    let scenario = Scenario::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
+    let vm = format!("vcpus = 4\nkernel = {{ scheduler = \"tandem\", vcpu_limit = {limit} }}\n");
+    let load = r#"{"tasks": {"four": {"instance": 4, "loop": -1, "run": 2000, "barrier": "all"}}}"#;
+    let setup = Setup { hardware: "cores = 2", vm: &vm, load, figure: "what = \"rounds\"" };
+    let scenario = Scenario { duration_s: 12.0, warmup_s: 6.0, ..scenario_in(&setup) };
     let mut stage = scenario.stage(1).unwrap_or_else(|error| panic!("{error}"));
     stage.machine.run(stage.end, u64::MAX).unwrap_or_else(|error| panic!("{error}"));
-    (stage.machine.limited(1), run(&scenario, 1))
+    (stage.machine.limited(1), tandem_sim::runner::figures(&scenario, &stage)[0].unwrap_or(0.0))
 }
 
 #[test]

@@ -194,6 +194,10 @@ impl Stage {
         }
     }
 
+    fn fail(&self, what: String) {
+        lock(&self.turn).failure.get_or_insert(what);
+    }
+
     fn unlock_queue(&self, cpu: usize) {
         lock(&self.turn).owner[cpu] = None;
     }
@@ -253,6 +257,13 @@ impl Actor<'_> {
             }
         }
         result
+    }
+
+    /// What has to hold here; otherwise the run has failed.
+    pub fn require(&self, holds: bool, what: &str) {
+        if !holds {
+            self.stage.fail(what.into());
+        }
     }
 
     /// With the lock of a CPU's run queue held.
@@ -714,19 +725,6 @@ impl Policy {
         let maps = &self.state.maps;
         let is_it = |timer: &super::Timer| maps[timer.map].shape.name == QUOTA_TIMER;
         (at, self.state.timers.iter().position(is_it).unwrap_or(usize::MAX))
-    }
-
-    /// Does the number of banned vCPUs that the scheduler believes in match their bans?
-    pub fn bans_are_counted(&mut self) -> Result<(), String> {
-        // SAFETY: likewise.
-        let bans = unsafe { super::function::<extern "C" fn(u32) -> u64>(&self.image, "sim_bans") }?;
-        let all: Vec<u64> =
-            (0..self.kernel().cpus.len()).map(|cpu| self.with(0, |_| bans(cpu as u32))).collect();
-        let banned = all.iter().filter(|bans| *bans & 0xffff_ffff != 0).count() as u64;
-        match all.first().map_or(0, |bans| bans >> 32) {
-            believed if believed == banned => Ok(()),
-            believed => Err(format!("{banned} vCPUs are banned, and {believed} are counted")),
-        }
     }
 
     /// The group whose quota limits the tasks of a group in the policy; 0: none.
