@@ -410,8 +410,11 @@ static int refresh(void *map, u32 *key, struct one_timer *t)
 	if (!any)
 		return 0;
 	interval = changes ? REFRESH_MIN_NS : min_u64(refresh_interval_ns * 2, REFRESH_MAX_NS);
-	/* With thousands of active groups a refresh takes long, but it may take only a small part of the CPU's time. */
-	interval = max_u64(interval, REFRESH_PART * (bpf_ktime_get_ns() - began_ns));
+	/*
+	 * With thousands of active groups a refresh takes long, but it may take only a small part of the CPU's time. One that takes
+	 * long because the CPU was preempted meanwhile must not put the next one off by 32 times as much.
+	 */
+	interval = max_u64(interval, min_u64(REFRESH_PART * (bpf_ktime_get_ns() - began_ns), 2 * refresh_interval_ns));
 	interval = max_u64(interval, REFRESH_MIN_NS);
 	refresh_interval_ns = interval;
 	refresh_at_ns = now + interval;

@@ -163,7 +163,7 @@ static __always_inline void join_to_move(struct task_struct *p, struct task_stat
 
 /*
  * If moving a waiting task to `cpu` makes the imbalance smaller, it joins the queue there, and its weight is
- * returned. A function apart from the loop that calls it: otherwise the verifier would follow each of its paths
+ * returned. One that has begun to run since it was found is left as it is. A function apart from the loop that calls it: otherwise the verifier would follow each of its paths
  * through every iteration.
  */
 COLD u64 pull_task(s32 pid, s32 cpu, u64 excess)
@@ -177,8 +177,8 @@ COLD u64 pull_task(s32 pid, s32 cpu, u64 excess)
 		return 0;
 	bpf_rcu_read_lock();
 	t = task_state(task);
-	if (t && t->cpu_bound_stake && t->stake && queue_cpu(t) != cpu && move_improves(t->weight, excess) && !k_is_pinned(task) &&
-	    k_allowed(task, cpu) && side_may_move(t, queue_cpu(t), cpu, true)) {
+	if (t && t->cpu_bound_stake && t->stake && t->run_cpu < 0 && queue_cpu(t) != cpu && move_improves(t->weight, excess) &&
+	    !k_is_pinned(task) && k_allowed(task, cpu) && side_may_move(t, queue_cpu(t), cpu, true)) {
 		if (own)
 			join_to_move(task, t, own, cpu);
 		weight = t->weight;
@@ -222,7 +222,7 @@ COLD u32 join_elsewhere(s32 pid, s32 from, s32 to)
 		return 0;
 	bpf_rcu_read_lock();
 	t = task_state(task);
-	if (t && own && t->stake && queue_cpu(t) == from && from != to && k_allowed(task, to)) {
+	if (t && own && t->stake && t->run_cpu < 0 && queue_cpu(t) == from && from != to && k_allowed(task, to)) {
 		join_to_move(task, t, own, to);
 		joined = queue_cpu(t) == to;
 	}

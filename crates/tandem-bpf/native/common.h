@@ -58,6 +58,14 @@ u64 sim_left_of_group(u32 group)
 	return g ? g->running | g->admitted | sum_load(group) | (u64)cpu_bound : 0;
 }
 
+/* A task that counts as CPU-bound on a CPU, but not in its group: its siblings would share the group's whole weight among them. */
+bool sim_half_counted(struct task_struct *p)
+{
+	const struct task_state *t = task_state(p);
+
+	return t && t->cpu_bound_stake && !t->group_stake;
+}
+
 /* The quota that applies to a group's tasks: number of the group that has it; 0: none. */
 u32 sim_limit_of(u32 group)
 {

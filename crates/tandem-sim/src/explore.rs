@@ -185,6 +185,17 @@ pub const SCENARIOS: &[Scenario] = &[
         check: nothing_more,
     },
     Scenario {
+        name: "CPU-bound tasks are pulled by load balance while one of them begins to run",
+        sides: &Side::ALL,
+        cpus: 2,
+        groups: &[],
+        members: WAITING,
+        prepare: tasks_wait,
+        parts: &[pull_by_load_balance, |actor| actor.schedule(0)],
+        moves: &[c"lb_pulled"],
+        check: nothing_more,
+    },
+    Scenario {
         name: "CPU-bound tasks are pulled by load balance while they end",
         sides: &Side::ALL,
         cpus: 2,

@@ -37,6 +37,8 @@ pub struct Switch {
 const SETTLING_ROUNDS: usize = 1200;
 /// Simulated time of a round, ns.
 const SETTLING_STEP_NS: Ns = 500_000;
+/// A task that has run for so long counts as CPU-bound, ns.
+const CPU_BOUND_NS: Ns = 12_000_000;
 /// Map of the quota timer.
 const QUOTA_TIMER: &str = "quota_timer";
 /// Most calls of dispatch() in a row, and most picks in a row. The kernel limits the former to 32
@@ -482,6 +484,20 @@ impl Actor<'_> {
         }
     }
 
+    /// Ticks on all CPUs once their tasks have run for as long as makes a task CPU-bound. Whatever counts as CPU-bound
+    /// then must do so both on a CPU and in its group.
+    fn counts_agree(&self) -> Result<(), String> {
+        self.pass(CPU_BOUND_NS);
+        let (cpus, tasks) = self.with(|policy| (policy.kernel().cpus.len(), policy.kernel().tasks.len()));
+        for cpu in (0..cpus).filter(|cpu| !lock(&self.stage.offline).contains(cpu)) {
+            self.tick(cpu);
+        }
+        match (0..tasks).find(|task| self.with(|policy| policy.half_counted(*task))) {
+            Some(task) => Err(format!("task {task} counts as CPU-bound on a CPU, and not in its group")),
+            None => Ok(()),
+        }
+    }
+
     fn choose(&self, cpu: usize, over: bool) {
         for _ in 0..MOST_ROUNDS {
             if let Some(asked) = lock(&self.stage.asked).get_mut(cpu) {
@@ -632,8 +648,8 @@ pub fn policy(side: Side, settings: &Settings) -> Result<Policy, String> {
     Policy::load(side, side.explored, settings, 1_000_000_000)
 }
 
-/// Runs the parts of all actors with a course. Then the quota timer must be armed, every task must have run and
-/// gone to sleep, and `check` must find nothing wrong.
+/// Runs the parts of all actors with a course. Then the quota timer must be armed, each CPU-bound task must count in
+/// its group, every task must have run and gone to sleep, and `check` must find nothing wrong.
 pub fn run(
     policy: &mut Policy,
     prepare: impl FnOnce(&Actor<'_>),
@@ -690,7 +706,12 @@ pub fn run(
     });
     let moved = before.iter().zip(read()).map(|(before, after)| *before != after).collect();
     let failure = lock(&stage.turn).failure.clone();
-    let settled = || alone.timer_is_armed().and_then(|()| alone.settle()).and_then(|()| check(&alone));
+    let settled = || {
+        alone.timer_is_armed()?;
+        alone.counts_agree()?;
+        alone.settle()?;
+        check(&alone)
+    };
     let failure = match (panicked, failure) {
         (0, None) => settled().err(),
         (0, failure) => failure,
@@ -703,7 +724,7 @@ pub fn run(
 impl Policy {
     /// Sums of a CPU that are not 0 (they must be while no task is runnable), by name.
     pub fn left(&mut self, cpu: usize) -> Vec<&'static str> {
-        // SAFETY: the type is the one in native/guest.c.
+        // SAFETY: the type is the one in native/common.h.
         let left = unsafe { super::function::<extern "C" fn(u32) -> u64>(&self.image, "sim_left") };
         let bits = left.map_or(0, |left| self.with(cpu, |_| left(cpu as u32)));
         let names = ["weight", "tasks", "booked work", "CPU-bound weight", "CPU-bound tasks"];
@@ -715,6 +736,15 @@ impl Policy {
         // SAFETY: likewise.
         let left = unsafe { super::function::<extern "C" fn(u32) -> u64>(&self.image, "sim_left_of_group") };
         left.is_ok_and(|left| self.with(0, |_| left(group as u32)) != 0)
+    }
+
+    /// Does a task count as CPU-bound on a CPU, and not in its group?
+    fn half_counted(&mut self, task: usize) -> bool {
+        let task = self.task(task);
+        type Of = extern "C" fn(super::Task) -> bool;
+        // SAFETY: the type is the one in native/common.h, and the task lives as long as the policy.
+        let of = unsafe { super::function::<Of>(&self.image, "sim_half_counted") };
+        of.is_ok_and(|of| self.with(0, |_| of(task)))
     }
 
     /// When the policy expects its quota timer to fire (0: not at all), and the number of that timer.
