@@ -44,7 +44,7 @@ POLICY u64 far_excess(u64 excess, u64 heavy_weight)
  * Capacity of a vCPU beside other busy vCPUs. vCPUs stacked on the same hardware thread divide its time; SMT
  * siblings slow each other down.
  */
-POLICY u32 crowded_share(u32 share, u32 stacked_busy, u32 siblings_busy)
+POLICY u32 share_beside_busy(u32 share, u32 stacked_busy, u32 siblings_busy)
 {
 	share /= stacked_busy + 1;
 	return siblings_busy ? share * TANDEM_SMT_NUM / TANDEM_SMT_DEN : share;

@@ -44,7 +44,7 @@ static __always_inline bool side_usable(const struct cpu_state *c);
 static __always_inline u64 side_debt_ns(const struct task_struct *p, struct task_state *t, u64 now);
 
 /* CPU-bound tasks that a CPU may have without being too heavy for load balance, whatever the others have: one, as a rule. */
-static __always_inline u32 side_uncrowded(const struct cpu_state *c, u64 now);
+static __always_inline u32 side_cpu_bound_allowance(const struct cpu_state *c, u64 now);
 
 /*
  * May load balance move a CPU-bound task from the queue of `from` to `to`? `needed`: `from` is heavier without it, too, or tasks there have missed

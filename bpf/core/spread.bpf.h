@@ -27,18 +27,18 @@ COLD int scan_at(u32 cpu, u32 other, u64 now)
 	struct cpu_state *own = cpu_state(cpu), *c = cpu_state(other);
 	struct surroundings *s;
 	u64 load, excess, vtime;
-	bool crowded;
+	bool too_many;
 
 	if (!own || !c || !c->online)
 		return 0;
 	s = &own->look;
-	crowded = c->cpu_bound_tasks > side_uncrowded(c, now);
+	too_many = c->cpu_bound_tasks > side_cpu_bound_allowance(c, now);
 	load = load_of(c->cpu_bound_weight, capacity_left(c, now));
 	/*
 	 * A CPU that has more load only because of a single task is no measure: the task cannot use more than
 	 * one CPU.
 	 */
-	if (crowded || load <= s->own_load) {
+	if (too_many || load <= s->own_load) {
 		s->loads += load;
 		s->measures++;
 	}
@@ -47,7 +47,7 @@ COLD int scan_at(u32 cpu, u32 other, u64 now)
 		s->furthest = vtime;
 		s->any_vtime = 1;
 	}
-	if (!crowded)
+	if (!too_many)
 		return 0;
 	excess = excess_weight(c->cpu_bound_weight, capacity_left(c, now), s->own_weight, capacity_left(own, now));
 	if (far_apart(cpu, other))

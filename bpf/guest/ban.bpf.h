@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * vCPUs that are left without work: stragglers, spare vCPUs of a stack, and vCPUs that were parked, by the
- * operator or by the vCPU limit (policy/guest/rwc.h, policy/guest/crowd.h).
+ * operator or by the vCPU limit (policy/guest/rwc.h, policy/guest/vcpu_limit.h).
  *
  * A ban is a bit in the vCPU's record. Placement, pulling and load balance check it. A task that waits or runs
  * there when the ban begins is migrated, if it may run elsewhere. Nothing is written to the kernel, so nothing

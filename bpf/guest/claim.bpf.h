@@ -7,7 +7,7 @@
 #ifndef TANDEM_GUEST_CLAIM_BPF_H
 #define TANDEM_GUEST_CLAIM_BPF_H
 
-#include "ban.bpf.h"
+#include "observe.bpf.h"
 
 /* Are the tasks that wait here reserved for this CPU? */
 static __always_inline bool reserved(const struct cpu_state *c, u64 now)

@@ -8,7 +8,7 @@
  * idle one may take that long to wake up. This scheduler measures what every vCPU
  * really gets and acts on it:
  *
- *   measure   steal and preemption intervals, from the hypervisor's page    vcpu.bpf.h
+ *   measure   steal and preemption intervals, from the hypervisor's page    observe.bpf.h
  *   model     share, mean preemption interval, period of each vCPU          policy/guest/vcap.h, phase.h
  *   policy    where a task is done first, which vCPU to pull from           policy/guest/place.h
  *             when a running task leaves its vCPU                           policy/guest/ivh.h
@@ -35,6 +35,7 @@
  */
 #include "balance.bpf.h"
 #include "live.bpf.h"
+#include "observe.bpf.h"
 #include "park.bpf.h"
 #include "side.bpf.h"
 #include "speed.bpf.h"

@@ -27,7 +27,7 @@ SEC("syscall")
 int guest_park(struct park_query *q)
 {
 	struct cpu_state *c = cpu_state(q->cpu);
-	u32 old, by = q->by & (TANDEM_PARKED_BY_OPERATOR | TANDEM_PARKED_BY_CROWD);
+	u32 old, by = q->by & (TANDEM_PARKED_BY_OPERATOR | TANDEM_PARKED_BY_LIMIT);
 
 	q->error = PARK_NO_CPU;
 	/* One that has gone offline is given back, so that it is in use when it comes again. */

@@ -45,7 +45,7 @@ static __always_inline u64 side_debt_ns(const struct task_struct *p, struct task
 	return 0;
 }
 
-static __always_inline u32 side_uncrowded(const struct cpu_state *c, u64 now)
+static __always_inline u32 side_cpu_bound_allowance(const struct cpu_state *c, u64 now)
 {
 	return 1;
 }

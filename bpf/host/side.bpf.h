@@ -35,11 +35,11 @@ static __always_inline u32 side_capacity(const struct cpu_state *c, u64 now)
 }
 
 /* With less than this left by higher classes, even a single task waits for long. */
-#define UNCROWDED_SHARE (TANDEM_SCALE / 2)
+#define ALLOWANCE_SHARE (TANDEM_SCALE / 2)
 
-static __always_inline u32 side_uncrowded(const struct cpu_state *c, u64 now)
+static __always_inline u32 side_cpu_bound_allowance(const struct cpu_state *c, u64 now)
 {
-	return share_now(c, now) >= UNCROWDED_SHARE;
+	return share_now(c, now) >= ALLOWANCE_SHARE;
 }
 
 /* A heavier pCPU is not as good as one with a sibling: there it would take other VMs' time. */

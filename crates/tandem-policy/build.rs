@@ -14,7 +14,7 @@ fn main() {
         .header("../../policy/balance.h")
         .header("../../policy/guest/ivh.h")
         .header("../../policy/guest/rwc.h")
-        .header("../../policy/guest/crowd.h")
+        .header("../../policy/guest/vcpu_limit.h")
         .header("../../policy/host/away.h")
         .wrap_static_fns(true)
         .wrap_static_fns_path(&wrappers)

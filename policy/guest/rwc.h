@@ -8,7 +8,7 @@
  *
  * Of vCPUs that are stacked on one hardware thread one works and the others stay empty: together they are no
  * faster than one, and the host switches between them at times of its own choosing. A parked vCPU was taken out
- * of use, by the operator or because the VM has more vCPUs than the host gives it pCPUs (policy/guest/crowd.h).
+ * of use, by the operator or because the VM has more vCPUs than the host gives it pCPUs (policy/guest/vcpu_limit.h).
  *
  * A ban keeps tasks away that may run elsewhere. Tasks that may not, by their affinity or their cpuset, run where
  * they have to; affinity is not touched. A stale estimate counts as an ordinary vCPU, so that a ban ends by itself.
@@ -21,14 +21,14 @@
 #define TANDEM_BAN_STRAGGLER 1U		/* SCHED_IDLE tasks only */
 #define TANDEM_BAN_STACKED 2U		/* nothing, while the working vCPU of its stack has normal work */
 #define TANDEM_BAN_PARKED 4U		/* nothing */
-#define TANDEM_BAN_CROWDED 8U		/* nothing: more vCPUs than pCPUs (policy/guest/crowd.h) */
+#define TANDEM_BAN_LIMITED 8U		/* nothing: more vCPUs than pCPUs (policy/guest/vcpu_limit.h) */
 
 /* Bans that leave a vCPU empty, whatever the other vCPUs of its stack do. */
-#define TANDEM_BAN_EMPTY (TANDEM_BAN_PARKED | TANDEM_BAN_CROWDED)
+#define TANDEM_BAN_EMPTY (TANDEM_BAN_PARKED | TANDEM_BAN_LIMITED)
 
 /* What has taken a vCPU out of use. */
 #define TANDEM_PARKED_BY_OPERATOR 1U
-#define TANDEM_PARKED_BY_CROWD 2U
+#define TANDEM_PARKED_BY_LIMIT 2U
 
 /* A straggler is banned at 1/8 of the mean share of the others, and released at 1/5 of it. */
 #define TANDEM_STRAGGLER_BELOW 8U
@@ -115,7 +115,7 @@ POLICY bool takes_best_effort(u32 bans, bool stack_busy)
 POLICY u32 bans_of_parked(u32 parked_by)
 {
 	return (parked_by & TANDEM_PARKED_BY_OPERATOR ? TANDEM_BAN_PARKED : 0) |
-	       (parked_by & TANDEM_PARKED_BY_CROWD ? TANDEM_BAN_CROWDED : 0);
+	       (parked_by & TANDEM_PARKED_BY_LIMIT ? TANDEM_BAN_LIMITED : 0);
 }
 
 #endif

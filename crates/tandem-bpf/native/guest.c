@@ -90,7 +90,7 @@ u32 sim_park(u32 cpu, bool take, bool limit)
 	struct park_query query = {
 		.cpu = cpu,
 		.what = take ? PARK_TAKE : PARK_GIVE_BACK,
-		.by = limit ? TANDEM_PARKED_BY_CROWD : TANDEM_PARKED_BY_OPERATOR,
+		.by = limit ? TANDEM_PARKED_BY_LIMIT : TANDEM_PARKED_BY_OPERATOR,
 	};
 
 	guest_park(&query);

@@ -62,16 +62,17 @@ fn beneath(hypervisor: Option<&Hypervisor>) -> Finding {
 
 fn steal(hypervisor: Option<&Hypervisor>, cmdline: &str) -> Finding {
     let (state, found, advice) = match hypervisor {
-        Some(h) if h.steal_is_used(cmdline) => (State::Good, "reported to the nanosecond".into(), ""),
-        Some(h) if h.reports_steal() => (
-            State::Note,
-            "reported by the hypervisor, but the kernel was told not to listen (no-steal-acc)".into(),
-            "take no-steal-acc off the kernel's command line; until then steal is estimated from late ticks and gaps",
+        // It keeps the kernel's own scheduler from subtracting steal. The kernel registers the page all the same.
+        Some(h) if h.reports_steal() && cmdline.split_ascii_whitespace().any(|word| word == "no-steal-acc") => (
+            State::Good,
+            "reported to the nanosecond; no-steal-acc concerns only the kernel's own scheduler".into(),
+            "",
         ),
+        Some(h) if h.reports_steal() => (State::Good, "reported to the nanosecond".into(), ""),
         Some(_) => (
             State::Note,
             "not reported by the hypervisor".into(),
-            "steal is estimated from late ticks and gaps instead; on KVM hosts check that the CPU model has kvm-steal-time",
+            "steal is estimated from late ticks and gaps in the work of probes instead; on KVM hosts check that the CPU model has kvm-steal-time",
         ),
         None => (State::Good, String::new(), ""),
     };
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!(steal().state, State::Good);
         std::fs::create_dir(dir.path().join("proc")).unwrap();
         std::fs::write(dir.path().join("proc/cmdline"), "ro quiet no-steal-acc\n").unwrap();
-        assert!(steal().state == State::Note && steal().found.contains("no-steal-acc"));
+        assert!(steal().state == State::Good && steal().found.contains("no-steal-acc"));
     }
 
     #[test]

@@ -7,7 +7,6 @@
 mod accounts;
 mod beside;
 pub mod cpuset;
-mod crowd;
 pub mod doctor;
 mod domains;
 mod doubt;
@@ -26,6 +25,7 @@ mod speed;
 pub mod stats;
 mod sys;
 mod topology;
+mod vcpu_limit;
 
 use tandem_bpf::guest as bpf;
 

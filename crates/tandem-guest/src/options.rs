@@ -71,7 +71,7 @@ pub struct GuestOptions {
     /// Leave stragglers and spare vCPUs of a stack without work.
     pub ban: bool,
     /// vCPU limit: use no more vCPUs than the host gives pCPUs.
-    pub crowd: bool,
+    pub vcpu_limit: bool,
     /// One vCPU per thread, while they last.
     pub dedicate: bool,
     /// Names of latency-sensitive tasks, as the kernel has them, of 1 to 15 bytes; up to 64.
@@ -104,7 +104,7 @@ impl Default for GuestOptions {
             place_by_cost: true,
             without: Vec::new(),
             ban: false,
-            crowd: true,
+            vcpu_limit: true,
             dedicate: false,
             latency_names: Vec::new(),
             latency_groups: Vec::new(),

@@ -210,9 +210,9 @@ fn drained(
 }
 
 /// Parks or unparks a vCPU for the vCPU limit. Does not wait until it is empty.
-pub(crate) fn crowd(skel: &GuestSkel<'_>, cpu: usize, park: bool) -> Result<(), GuestError> {
+pub(crate) fn by_limit(skel: &GuestSkel<'_>, cpu: usize, park: bool) -> Result<(), GuestError> {
     let what = if park { intf::park_what_PARK_TAKE } else { intf::park_what_PARK_GIVE_BACK };
-    ask(skel, cpu, what, intf::TANDEM_PARKED_BY_CROWD).map(|_| ())
+    ask(skel, cpu, what, intf::TANDEM_PARKED_BY_LIMIT).map(|_| ())
 }
 
 /// Queries the scheduler. `by`: `TANDEM_PARKED_BY_*`.

@@ -3,7 +3,6 @@
 
 use crate::accounts::Accounts;
 use crate::bpf::{intf, GuestSkel, GuestSkelBuilder};
-use crate::crowd::Crowd;
 use crate::domains::Domains;
 use crate::gate::{self, Gate};
 use crate::hints::Hints;
@@ -14,8 +13,9 @@ use crate::park::{ParkOrder, Parking, ASK_PARK};
 use crate::prober::Prober;
 use crate::stats::GuestStats;
 use crate::topology::TopologyKeeper;
+use crate::vcpu_limit::Limiter;
 use crate::{beside, metrics, speed, sys, GuestError};
-use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
 use scx_utils::{
     scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report, ScxExitKind, UserExitInfo,
 };
@@ -31,7 +31,7 @@ use tandem_daemon::server::Orders;
 use tandem_daemon::{preflight, DaemonError};
 
 /// How often the daemon samples the estimates and the scheduler's state; sooner during a trial of the
-/// vCPU limit (`crate::crowd`).
+/// vCPU limit (`crate::vcpu_limit`).
 const STEP: Duration = Duration::from_millis(400);
 
 /// How often it checks whether to end, while nothing is loaded.
@@ -124,7 +124,7 @@ struct Running<'a> {
     prober: Option<Prober>,
     topology: Option<TopologyKeeper>,
     parking: &'a mut Parking,
-    crowd: Option<Crowd>,
+    vcpu_limit: Option<Limiter>,
 }
 
 impl<'a> Running<'a> {
@@ -138,25 +138,29 @@ impl<'a> Running<'a> {
         let mut skel = load(options, &hints, &domains, storage, &online).map_err(DaemonError::Load)?;
         domains.install(&mut skel)?;
         let link = scx_ops_attach!(skel, tandem_guest).map_err(DaemonError::Load)?;
+        let source = StealSource::of(&skel);
         let (mut prober, mut topology) = (None, None);
         if options.probe {
             let budget = Arc::new(Budget::new(options.probe_budget_pct, online.len()));
             let isolated = if options.probe_isolated { Vec::new() } else { isolated_cpus() };
-            prober = Some(Prober::new(nr_cpus, isolated.clone(), Arc::clone(&budget)));
+            // Where steal is reported, the scheduler knows of each preemption.
+            let tells = match source.is_exact() {
+                true => None,
+                false => Some(MapHandle::try_from(&skel.maps.probe_tells).map_err(DaemonError::Map)?),
+            };
+            prober = Some(Prober::new(nr_cpus, isolated.clone(), Arc::clone(&budget), tells));
             topology = Some(TopologyKeeper::start(nr_cpus, isolated, TOPOLOGY_FILE.into(), budget)?);
         }
-        let source = StealSource::of(&skel);
         // The vCPU limit needs an exact account of steal.
-        let crowd = (options.crowd && !options.dedicate && source.is_exact()).then(|| Crowd::new(domains));
+        let vcpu_limit =
+            (options.vcpu_limit && !options.dedicate && source.is_exact()).then(|| Limiter::new(domains));
         log::info!(
             "tandem guest scheduler loaded on {} of {nr_cpus} possible CPUs, steal from {}",
             online.len(),
             source.in_words()
         );
         if source == StealSource::PageUnused {
-            log::warn!(
-                "the hypervisor offers a steal time page, but this kernel does not use it (no-steal-acc?)"
-            );
+            log::warn!("the hypervisor offers a steal time page, but this kernel has not registered it");
         }
         parking.again(&skel);
         Ok(Self {
@@ -169,7 +173,7 @@ impl<'a> Running<'a> {
             prober,
             topology,
             parking,
-            crowd,
+            vcpu_limit,
         })
     }
 
@@ -234,8 +238,8 @@ impl Load for Running<'_> {
         if let Some(domains) = self.topology.as_ref().and_then(TopologyKeeper::news) {
             log::info!("{}", domains.in_words());
             domains.install(&mut self.skel)?;
-            if let Some(crowd) = &mut self.crowd {
-                crowd.learn(&self.skel, domains)?;
+            if let Some(vcpu_limit) = &mut self.vcpu_limit {
+                vcpu_limit.learn(&self.skel, domains)?;
             }
         }
         let steps_back = self.window_of_the_gate(now)?;
@@ -243,9 +247,9 @@ impl Load for Running<'_> {
             return Ok(Then::StepBack);
         }
         let facts = self.facts()?;
-        if let Some(crowd) = &mut self.crowd {
+        if let Some(vcpu_limit) = &mut self.vcpu_limit {
             let probes = self.topology.as_ref().map_or(0, TopologyKeeper::turns);
-            next_step = now + crowd.step(&self.skel, &facts, now, probes)?;
+            next_step = now + vcpu_limit.step(&self.skel, &facts, now, probes)?;
         }
         if let Some(prober) = &mut self.prober {
             prober.step(&facts, now);
@@ -260,8 +264,8 @@ impl Load for Running<'_> {
 
     /// Orders of the operator come first: the vCPU limit begins anew.
     fn obey(&mut self, order: ParkOrder) -> anyhow::Result<Value> {
-        if let Some(crowd) = &mut self.crowd {
-            crowd.start_again(&self.skel)?;
+        if let Some(vcpu_limit) = &mut self.vcpu_limit {
+            vcpu_limit.start_again(&self.skel)?;
         }
         Ok(serde_json::to_value(self.parking.order(&self.skel, &order)?)?)
     }
@@ -320,7 +324,7 @@ impl StealSource {
         match self {
             Self::Page => "the KVM steal time page",
             Self::Kernel => "the kernel's accounting",
-            Self::PageUnused | Self::Ticks => "late ticks (the host does not report it)",
+            Self::PageUnused | Self::Ticks => "late ticks and gaps of probes (the host does not report it)",
         }
     }
 }
@@ -367,6 +371,7 @@ fn load<'a>(
     open.maps.domains.set_max_entries(u32::try_from(nr_cpus)?)?;
     open.maps.slice_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
     open.maps.ivh_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
+    open.maps.probe_tells.set_max_entries(u32::try_from(nr_cpus)?)?;
     let ops = open.struct_ops.tandem_guest_mut();
     ops.exit_dump_len = options.exit_dump_len;
     // Wake-ups on idle CPUs are completed there, not by the waking CPU (older kernels have no such flag:

@@ -14,7 +14,7 @@ const BANS: &[(u32, &str)] = &[
     (intf::TANDEM_BAN_STRAGGLER, "straggler: best effort only"),
     (intf::TANDEM_BAN_STACKED, "spare of its stack: empty"),
     (intf::TANDEM_BAN_PARKED, "parked: empty"),
-    (intf::TANDEM_BAN_CROWDED, "more vCPUs than pCPUs: empty"),
+    (intf::TANDEM_BAN_LIMITED, "more vCPUs than pCPUs: empty"),
 ];
 
 /// One vCPU.

@@ -79,7 +79,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "test-hotplug",
     "test-nested",
     "test-probe",
-    "test-crowd",
+    "test-vcpu-limit",
     "test-torture",
     "test-kernel",
     "test-observe",

@@ -169,6 +169,9 @@ pub struct Vm {
     /// KVM's paravirtual features that QEMU's named CPU models lack: unhalt, TLB flush, IPIs, yield.
     #[serde(default)]
     pub paravirtual: bool,
+    /// The guest is not told of steal: KVM's steal time page is off.
+    #[serde(default)]
+    pub no_steal_time: bool,
 }
 
 /// How a management system lays out a guest's cgroups.

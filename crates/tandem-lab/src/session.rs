@@ -21,6 +21,8 @@ const GUEST_CPU_KVM: &str = "host";
 /// Features of KVM that QEMU's named models lack. They need the x2APIC, which those have.
 const PARAVIRTUAL: &str =
     ",+kvm-pv-unhalt,+kvm-pv-tlb-flush,+kvm-pv-ipi,+kvm-pv-sched-yield,+kvm-asyncpf-int,+kvm-poll-control";
+/// KVM offers its steal time page whatever the model.
+const NO_STEAL_TIME: &str = ",-kvm-steal-time";
 /// Of the host, for guests with a network card or on vsock.
 const VHOST_MODULES: [&str; 2] = ["vhost_iotlb", "vhost"];
 /// With a network card.
@@ -120,7 +122,7 @@ impl Session {
                         Layout::Proxmox => CgroupLayout::Proxmox,
                         Layout::Libvirt => CgroupLayout::Libvirt,
                     }),
-                    cpu_model: cpu_model(accel, vm.paravirtual),
+                    cpu_model: cpu_model(accel, vm),
                     kernel: parts.kernel_of(&vm.name).release.clone(),
                     kernel_args: format!("{} {}", rig::kernel_args(accel), vm.kernel_args),
                     emulator_apart: vm.emulator_apart,
@@ -345,9 +347,10 @@ impl Session {
 }
 
 /// CPU model of a guest.
-fn cpu_model(accel: Accel, paravirtual: bool) -> String {
+fn cpu_model(accel: Accel, vm: &Vm) -> String {
     let model = if accel == Accel::Kvm { GUEST_CPU_KVM } else { GUEST_CPU_TCG };
-    format!("{model}{}", if paravirtual { PARAVIRTUAL } else { "" })
+    let more = if vm.paravirtual { PARAVIRTUAL } else { "" };
+    format!("{model}{more}{}", if vm.no_steal_time { NO_STEAL_TIME } else { "" })
 }
 
 /// Runs a setup command; its failure is a rig failure.

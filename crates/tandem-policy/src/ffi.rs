@@ -6,8 +6,8 @@ include!(concat!(env!("OUT_DIR"), "/policy.rs"));
 /// Safe wrappers. Units, ranges and sources are documented at the C functions of the same name.
 pub mod safe {
     use super::{
-        crowd, crowd_seen, forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view,
-        straggler_view, vcpu_model, vcpu_phase, vcpu_pool,
+        forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view, straggler_view, vcpu_limit,
+        vcpu_limit_seen, vcpu_model, vcpu_phase, vcpu_pool,
     };
 
     macro_rules! by_value {
@@ -65,7 +65,7 @@ pub mod safe {
         is_bounded(request_ns: u64, weight: u64, base_ns: u64) -> bool;
         deadline_moved(deadline: u64, bounded: bool, v: u64, end_v: u64, base_ns: u64) -> u64;
         wake_request_ns(base_ns: u64, mean_burst_ns: u64) -> u64;
-        crowded_share(share: u32, stacked_busy: u32, siblings_busy: u32) -> u32;
+        share_beside_busy(share: u32, stacked_busy: u32, siblings_busy: u32) -> u32;
         idle_floor_due(now_ns: u64, last_ns: u64, waiting: u32, watchdog_ns: u64) -> bool;
         push_gains(from: u32, to: u32) -> bool;
         delayed_others(part: u32, others_idle: bool) -> u32;
@@ -86,9 +86,9 @@ pub mod safe {
         takes_best_effort(bans: u32, stack_busy: bool) -> bool;
     }
 
-    pub fn crowd_window(crowd: &mut crowd, seen: &crowd_seen, usable: u32) -> u64 {
+    pub fn vcpu_limit_window(vcpu_limit: &mut vcpu_limit, seen: &vcpu_limit_seen, usable: u32) -> u64 {
         // SAFETY: the references are valid for the call and the function keeps no pointer.
-        unsafe { super::crowd_window(crowd, seen, usable) }
+        unsafe { super::vcpu_limit_window(vcpu_limit, seen, usable) }
     }
 
     pub fn length_even(length: &rhythm_length) -> bool {

@@ -8,8 +8,8 @@ mod ffi;
 pub mod limit;
 
 pub use ffi::{
-    crowd, crowd_seen, forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view,
-    straggler_view, vcpu_model, vcpu_phase, vcpu_pool,
+    forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view, straggler_view, vcpu_limit,
+    vcpu_limit_seen, vcpu_model, vcpu_phase, vcpu_pool,
 };
 
 /// Fixed point of shares: 1024 is one whole pCPU.
@@ -72,8 +72,8 @@ pub mod vcap {
 /// Placement (`policy/guest/place.h`).
 pub mod place {
     pub use crate::ffi::safe::{
-        crowded_share, far_excess, move_cost_ns, place_cost_ns, place_drain_ns, place_work_ns, pull_helps,
-        push_gains,
+        far_excess, move_cost_ns, place_cost_ns, place_drain_ns, place_work_ns, pull_helps, push_gains,
+        share_beside_busy,
     };
 }
 
@@ -117,18 +117,18 @@ pub mod rwc {
     pub const PARKED: u32 = crate::ffi::TANDEM_BAN_PARKED;
 }
 
-/// The vCPU limit: how many vCPUs are worth using (`policy/guest/crowd.h`).
-pub mod crowding {
-    pub use crate::ffi::safe::crowd_window;
+/// The vCPU limit: how many vCPUs are worth using (`policy/guest/vcpu_limit.h`).
+pub mod vcpu_limiting {
+    pub use crate::ffi::safe::vcpu_limit_window;
 
     /// State: as few vCPUs as were found to be enough.
-    pub const FEW: u32 = crate::ffi::crowd_state_CROWD_FEW;
+    pub const FEW: u32 = crate::ffi::vcpu_limit_state_VCPU_LIMIT_FEW;
     /// State: a trial window with more than that.
-    pub const MORE: u32 = crate::ffi::crowd_state_CROWD_MORE;
+    pub const MORE: u32 = crate::ffi::vcpu_limit_state_VCPU_LIMIT_MORE;
     /// Length of the first window, nanoseconds.
-    pub const WINDOW_NS: u64 = crate::ffi::TANDEM_CROWD_WINDOW_NS as u64;
+    pub const WINDOW_NS: u64 = crate::ffi::TANDEM_VCPU_LIMIT_WINDOW_NS as u64;
     /// Length of a trial window, nanoseconds.
-    pub const TRIAL_NS: u64 = crate::ffi::TANDEM_CROWD_TRIAL_NS as u64;
+    pub const TRIAL_NS: u64 = crate::ffi::TANDEM_VCPU_LIMIT_TRIAL_NS as u64;
     /// Pause after a change, nanoseconds.
-    pub const SETTLE_NS: u64 = crate::ffi::TANDEM_CROWD_SETTLE_NS as u64;
+    pub const SETTLE_NS: u64 = crate::ffi::TANDEM_VCPU_LIMIT_SETTLE_NS as u64;
 }

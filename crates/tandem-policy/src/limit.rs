@@ -1,12 +1,12 @@
 //! The vCPU limit, as many vCPUs as the host gives pCPUs: which vCPUs are to be out of use, by what all of them together
-//! get (`policy/guest/crowd.h`).
+//! get (`policy/guest/vcpu_limit.h`).
 //!
 //! It reads nothing and has no clock: the guest's daemon calls it at real time, the simulator at simulated time.
 //!
 //! Of vCPUs that share a hardware thread, one is used (where a probe has found that). Otherwise one cannot tell from
 //! inside which ones to use, and each trial tries others.
 
-use crate::{crowd, crowd_seen, crowding};
+use crate::{vcpu_limit, vcpu_limit_seen, vcpu_limiting};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Sums over all vCPUs since some moment, nanoseconds.
@@ -58,7 +58,7 @@ pub struct Next {
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct VcpuLimit {
-    policy: crowd,
+    policy: vcpu_limit,
     /// Beginning of the current window, and the sums then.
     last: Option<(u64, Sums)>,
     /// Length of the current window, or of the one after a pause.
@@ -72,9 +72,9 @@ pub struct VcpuLimit {
 impl Default for VcpuLimit {
     fn default() -> Self {
         Self {
-            policy: crowd::default(),
+            policy: vcpu_limit::default(),
             last: None,
-            window_ns: crowding::WINDOW_NS,
+            window_ns: vcpu_limiting::WINDOW_NS,
             usable: Vec::new(),
             probes: 0,
         }
@@ -84,7 +84,7 @@ impl Default for VcpuLimit {
 impl VcpuLimit {
     /// Was a limit found that is enough?
     pub fn is_found(&self) -> bool {
-        matches!(self.policy.state, crowding::FEW | crowding::MORE)
+        matches!(self.policy.state, vcpu_limiting::FEW | vcpu_limiting::MORE)
     }
 
     /// What was found is forgotten. All vCPUs are to be in use again.
@@ -111,7 +111,7 @@ impl VcpuLimit {
         else {
             return next;
         };
-        let seen = crowd_seen {
+        let seen = vcpu_limit_seen {
             length_ns: window.now_ns.saturating_sub(began_ns),
             ran_ns: sums.ran_ns.saturating_sub(before.ran_ns),
             stolen_ns: sums.stolen_ns.saturating_sub(before.stolen_ns),
@@ -119,7 +119,7 @@ impl VcpuLimit {
         };
         let chosen = (self.policy.used, self.policy.attempt);
         let number = u32::try_from(usable.len()).unwrap_or(u32::MAX);
-        self.window_ns = crowding::crowd_window(&mut self.policy, &seen, number);
+        self.window_ns = vcpu_limiting::vcpu_limit_window(&mut self.policy, &seen, number);
         if (self.policy.used, self.policy.attempt) == chosen {
             return Next { choice: None, window_ns: self.window_ns };
         }
@@ -136,7 +136,7 @@ impl VcpuLimit {
                 busy: per_window(seen.ran_ns),
                 got: per_window(seen.ran_ns.saturating_sub(seen.stolen_ns)),
             }),
-            window_ns: crowding::SETTLE_NS,
+            window_ns: vcpu_limiting::SETTLE_NS,
         }
     }
 }

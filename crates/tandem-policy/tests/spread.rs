@@ -60,7 +60,7 @@ impl Machine {
         self.tasks.iter().filter(|t| t.cpu == cpu).map(|t| t.weight).sum()
     }
 
-    fn crowd(&self, cpu: usize) -> usize {
+    fn queued(&self, cpu: usize) -> usize {
         self.tasks.iter().filter(|t| t.cpu == cpu).count()
     }
 
@@ -85,14 +85,14 @@ impl Machine {
         let furthest = (0..self.cpus.len()).max_by_key(|&i| self.cpus[i].vtime).unwrap_or(cpu);
         // A CPU with a single heavier task is no measure: the task cannot use more than that CPU.
         let measure: Vec<u64> = (0..self.cpus.len())
-            .filter(|&i| i != cpu && (self.crowd(i) > 1 || self.weight(i) <= own))
+            .filter(|&i| i != cpu && (self.queued(i) > 1 || self.weight(i) <= own))
             .map(|i| self.weight(i))
             .collect();
-        let gives_all = self.crowd(cpu) == 1 && own * measure.len() as u64 >= measure.iter().sum();
+        let gives_all = self.queued(cpu) == 1 && own * measure.len() as u64 >= measure.iter().sum();
         self.cpus[cpu].vtime =
             vtime_caught_up(self.cpus[cpu].vtime, self.cpus[furthest].vtime, gives_all, own);
         let heavier: Vec<(usize, u64)> = (0..self.cpus.len())
-            .filter(|&i| i != cpu && self.crowd(i) > 1)
+            .filter(|&i| i != cpu && self.queued(i) > 1)
             .map(|i| (i, excess_weight(self.weight(i), WHOLE, own, WHOLE)))
             .filter(|(_, excess)| *excess > 0)
             .collect();
@@ -117,7 +117,7 @@ impl Machine {
             let (weight, behind) = (self.tasks[i].weight, self.cpus[cpu].vtime < self.cpus[from].vtime);
             let wanted =
                 move_improves(weight, excess) && !(behind && settles_itself(excess, self.weight(from)));
-            if self.tasks[i].cpu == from && wanted && self.crowd(from) > 1 {
+            if self.tasks[i].cpu == from && wanted && self.queued(from) > 1 {
                 excess = excess.saturating_sub(2 * self.tasks[i].weight);
                 self.move_task(i, cpu);
             }
@@ -127,7 +127,7 @@ impl Machine {
     /// One slice of the CPU that is furthest behind in time.
     fn step(&mut self) {
         let cpu = (0..self.cpus.len()).min_by_key(|&i| self.cpus[i].now).unwrap_or(0);
-        let (total, crowd) = (self.weight(cpu), self.crowd(cpu) as u32);
+        let (total, queued) = (self.weight(cpu), self.queued(cpu) as u32);
         let mine = (0..self.tasks.len()).filter(|&i| self.tasks[i].cpu == cpu);
         let key = |&i: &usize| self.tasks[i].v + deadline_distance(TURN_NS, self.tasks[i].weight, TURN_NS);
         let Some(i) = mine.min_by_key(key) else {
@@ -161,14 +161,14 @@ impl Machine {
                 excess,
                 behind_ns: behind,
                 queue_weight: total,
-                queue_tasks: crowd,
+                queue_tasks: queued,
             };
             if matters_for_turns(weight, excess) {
                 own.lightest[0] = own.lightest[0].min(weight);
             }
             if move_improves(weight, excess) || (self.rotate && rotates_away(&view)) {
                 own.asked = None;
-                if self.tasks[i].cpu == cpu && self.crowd(cpu) > 1 {
+                if self.tasks[i].cpu == cpu && self.queued(cpu) > 1 {
                     self.move_task(i, to);
                 }
             }

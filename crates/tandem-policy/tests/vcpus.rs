@@ -584,10 +584,10 @@ fn lengths_of_preemptions_are_counted_four_per_doubling() {
 
 #[test]
 fn neighbours_on_a_core_or_a_hardware_thread_count() {
-    assert_eq!(crowded_share(1024, 0, 0), 1024);
-    assert_eq!(crowded_share(1024, 1, 1), 320, "stacked siblings share a core, too");
-    assert_eq!(crowded_share(1024, 0, 1), 640);
-    assert!(push_gains(crowded_share(1024, 1, 0), 1024));
+    assert_eq!(share_beside_busy(1024, 0, 0), 1024);
+    assert_eq!(share_beside_busy(1024, 1, 1), 320, "stacked siblings share a core, too");
+    assert_eq!(share_beside_busy(1024, 0, 1), 640);
+    assert!(push_gains(share_beside_busy(1024, 1, 0), 1024));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A CPU on which a thread counts work. The real one is here, an emulated one in [`crate::emulated::core`].
 
-use crate::hypervisor::{kernel_cmdline, Hypervisor};
+use crate::hypervisor::Hypervisor;
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
@@ -68,7 +68,7 @@ impl Here {
             cpu,
             started,
             schedstat: std::fs::File::open("/proc/thread-self/schedstat").ok(),
-            reports_steal: Hypervisor::detect().is_some_and(|it| it.steal_is_used(&kernel_cmdline())),
+            reports_steal: Hypervisor::detect().is_some_and(|it| it.reports_steal()),
             state: 1,
         }
     }

@@ -23,11 +23,6 @@ const NAMES: [(&[u8; 12], &str); 8] = [
     (b"prl hyperv  ", "Parallels"),
 ];
 
-/// Command line of the running kernel; empty if it cannot be read.
-pub fn kernel_cmdline() -> String {
-    std::fs::read_to_string("/proc/cmdline").unwrap_or_default()
-}
-
 /// CPUID leaves of hypervisors.
 #[cfg(target_arch = "x86_64")]
 const LEAVES: std::ops::RangeInclusive<u32> = 0x4000_0000..=0x4000_ff00;
@@ -103,12 +98,6 @@ impl Hypervisor {
         self.name == EMULATOR
     }
 
-    /// Does it offer KVM's steal time page, and does a guest kernel with this command line use it? The feature bit only
-    /// says what is offered.
-    pub fn steal_is_used(&self, cmdline: &str) -> bool {
-        self.reports_steal() && !cmdline.split_ascii_whitespace().any(|word| word == "no-steal-acc")
-    }
-
     /// Paravirtual features that it offers, and those that it does not offer.
     pub fn features(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         let (offered, missing): (Vec<_>, Vec<_>) =
@@ -127,9 +116,6 @@ mod tests {
         let kvm = Hypervisor::of(b"KVMKVMKVM\0\0\0", 1 << 5 | 1 << 9);
         assert_eq!(kvm.name, "KVM");
         assert!(kvm.reports_steal());
-        assert!(
-            kvm.steal_is_used("quiet no-steal-accounting") && !kvm.steal_is_used("ro no-steal-acc quiet\n")
-        );
         assert_eq!(kvm.features().0, ["steal time", "pv TLB flush"]);
         let other = Hypervisor::of(b"SomethingNew", 1 << 5);
         assert_eq!((other.name.as_str(), other.reports_steal()), ("SomethingNew", false));

@@ -39,6 +39,8 @@ pub struct Scenario {
     /// Whose scheduler it concerns.
     pub sides: &'static [Side],
     cpus: usize,
+    /// CPUs 0 and 1 share a hardware thread, and spare vCPUs of a stack are left without work (`--rwc`).
+    stacked: bool,
     groups: &'static [Group],
     members: &'static [Member],
     prepare: fn(&Actor<'_>),
@@ -86,6 +88,28 @@ fn tasks_wait(actor: &Actor<'_>) {
     actor.pass(33 * MS);
 }
 
+/// Tasks 0 and 2 share CPU 0, and task 1 has CPU 1 for itself. All have been CPU-bound for long. Now they may run
+/// on both CPUs: each is to have two thirds of a CPU.
+fn three_take_turns(actor: &Actor<'_>) {
+    two_run(actor);
+    for _ in 0..20 {
+        turns(actor);
+    }
+    for task in [2, 0] {
+        actor.set_allowed(0, task, &[true, true]);
+        actor.schedule(0);
+    }
+}
+
+/// Both CPUs run their tasks in turn.
+fn turns(actor: &Actor<'_>) {
+    actor.pass(12 * MS);
+    for cpu in 0..2 {
+        actor.tick(cpu);
+        actor.schedule(cpu);
+    }
+}
+
 /// The tasks of `tasks_wait`: one on CPU 1, the others on CPU 0.
 const WAITING: &[Member] = &[
     Member { only: Some(0), ..FREE },
@@ -131,6 +155,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "an idle CPU pulls while the other one switches",
         sides: &Side::ALL,
         cpus: 2,
+        stacked: false,
         groups: &[],
         members: &[FREE; 4],
         prepare: two_run,
@@ -148,6 +173,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "a waiting task gets another affinity while it is pulled",
         sides: &Side::ALL,
         cpus: 3,
+        stacked: false,
         groups: &[],
         members: &[FREE; 5],
         prepare: two_run,
@@ -163,6 +189,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "a waiting task ends while it is pulled",
         sides: &Side::ALL,
         cpus: 2,
+        stacked: false,
         groups: &[],
         members: &[FREE; 4],
         prepare: two_run,
@@ -174,6 +201,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "CPU-bound tasks are pulled by load balance while they run and sleep",
         sides: &Side::ALL,
         cpus: 2,
+        stacked: false,
         groups: &[],
         members: WAITING,
         prepare: tasks_wait,
@@ -188,6 +216,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "CPU-bound tasks are pulled by load balance while one of them begins to run",
         sides: &Side::ALL,
         cpus: 2,
+        stacked: false,
         groups: &[],
         members: WAITING,
         prepare: tasks_wait,
@@ -199,6 +228,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "CPU-bound tasks are pulled by load balance while they end",
         sides: &Side::ALL,
         cpus: 2,
+        stacked: false,
         groups: &[],
         members: WAITING,
         prepare: tasks_wait,
@@ -214,6 +244,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "CPU-bound tasks are pulled by load balance while they get another affinity",
         sides: &Side::ALL,
         cpus: 2,
+        stacked: false,
         groups: &[],
         members: WAITING,
         prepare: tasks_wait,
@@ -226,9 +257,33 @@ pub const SCENARIOS: &[Scenario] = &[
         check: nothing_more,
     },
     Scenario {
+        name: "tasks that take turns on two CPUs are pushed while one gets another affinity",
+        sides: &Side::ALL,
+        cpus: 2,
+        stacked: false,
+        groups: &[],
+        members: &[
+            Member { only: Some(0), ..FREE },
+            Member { only: Some(1), ..FREE },
+            Member { only: Some(0), ..FREE },
+        ],
+        prepare: three_take_turns,
+        parts: &[
+            |actor| {
+                for _ in 0..24 {
+                    turns(actor);
+                }
+            },
+            |actor| actor.set_allowed(1, 2, &[true, false]),
+        ],
+        moves: &[c"lb_pushed"],
+        check: nothing_more,
+    },
+    Scenario {
         name: "a CPU goes offline while tasks are queued there and pulled",
         sides: &Side::ALL,
         cpus: 3,
+        stacked: false,
         groups: &[],
         members: &[FREE; 5],
         prepare: two_run,
@@ -240,6 +295,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "a group runs out of quota while its period ends",
         sides: &Side::ALL,
         cpus: 3,
+        stacked: false,
         groups: &[Group { nested: false, max_us: Some((1_000, 10_000)) }],
         members: &[Member { group: 1, ..FREE }; 3],
         prepare: over_quota,
@@ -266,6 +322,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "a task out of quota ends",
         sides: &Side::ALL,
         cpus: 2,
+        stacked: false,
         groups: &[Group { nested: false, max_us: Some((1_000, 10_000)) }],
         members: &[Member { group: 1, ..FREE }; 3],
         prepare: throttled,
@@ -277,6 +334,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "a quota is set while tasks below it are queued",
         sides: &Side::ALL,
         cpus: 3,
+        stacked: false,
         groups: &[
             Group { nested: false, max_us: None },
             Group { nested: true, max_us: None },
@@ -302,6 +360,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "two groups run out of quota at once",
         sides: &Side::ALL,
         cpus: 3,
+        stacked: false,
         groups: &[
             Group { nested: false, max_us: Some((2_000, 150_000)) },
             Group { nested: false, max_us: Some((2_000, 10_000)) },
@@ -334,6 +393,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "light tasks beside a heavy one are served by the wall clock",
         sides: &Side::ALL,
         cpus: 2,
+        stacked: false,
         groups: &[],
         members: &[
             Member { nice: -20, only: Some(0), ..FREE },
@@ -368,6 +428,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "a task changes its group while it is pulled",
         sides: &Side::ALL,
         cpus: 3,
+        stacked: false,
         groups: &[Group { nested: false, max_us: None }, Group { nested: true, max_us: None }],
         members: &[Member { group: 1, ..FREE }; 5],
         prepare: two_run,
@@ -379,6 +440,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "a weight changes while the group's tasks are pulled and its weights are refreshed",
         sides: &Side::ALL,
         cpus: 3,
+        stacked: false,
         groups: &[Group { nested: false, max_us: None }, Group { nested: true, max_us: None }],
         members: &[Member { group: 2, ..FREE }; 5],
         prepare: two_run,
@@ -401,6 +463,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "a throttled task changes its group",
         sides: &Side::ALL,
         cpus: 2,
+        stacked: false,
         groups: &[
             Group { nested: false, max_us: Some((1_000, 10_000)) },
             Group { nested: false, max_us: None },
@@ -415,6 +478,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "a vCPU is parked while tasks run and wait there, and are pulled",
         sides: &[Side::Guest],
         cpus: 3,
+        stacked: false,
         groups: &[],
         members: &[FREE; 5],
         prepare: two_run,
@@ -432,6 +496,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "a parked vCPU is given back while it is cleared and a task wakes up",
         sides: &[Side::Guest],
         cpus: 3,
+        stacked: false,
         groups: &[],
         members: &[FREE; 6],
         prepare: |actor| {
@@ -457,6 +522,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "a vCPU goes offline while it is parked, and is given back",
         sides: &[Side::Guest],
         cpus: 3,
+        stacked: false,
         groups: &[],
         members: &[FREE; 5],
         prepare: two_run,
@@ -470,6 +536,44 @@ pub const SCENARIOS: &[Scenario] = &[
             |actor| actor.sleep(1),
         ],
         moves: &[c"orphans"],
+        check: Policy::bans_are_counted,
+    },
+    Scenario {
+        name: "the spare vCPU of a stack is banned while tasks run and wait there, and one wakes up",
+        sides: &[Side::Guest],
+        cpus: 3,
+        stacked: true,
+        groups: &[],
+        members: &[
+            Member { only: Some(1), ..FREE },
+            Member { only: Some(0), ..FREE },
+            Member { only: Some(1), ..FREE },
+            Member { only: Some(1), ..FREE },
+            FREE,
+        ],
+        prepare: |actor| {
+            for task in 0..4 {
+                actor.wake(1, task);
+            }
+            actor.schedule(1);
+            actor.schedule(0);
+            for task in 0..4 {
+                actor.set_allowed(1, task, &[true, true, true]);
+            }
+            actor.pass(40 * MS);
+        },
+        parts: &[
+            |actor| {
+                for _ in 0..2 {
+                    actor.tick(0);
+                    actor.tick(1);
+                    actor.pass(12 * MS);
+                }
+            },
+            |actor| actor.schedule(1),
+            |actor| actor.wake(1, 4),
+        ],
+        moves: &[c"evicted"],
         check: Policy::bans_are_counted,
     },
 ];
@@ -488,7 +592,12 @@ pub struct Explored {
 impl Scenario {
     fn set_up(&self, side: Side) -> Result<Policy, String> {
         let layout = Hardware { cores: self.cpus, ..Hardware::default() };
-        let settings = Settings { steal_page: true, slice_timers: true, ..Settings::of(layout) };
+        let mut settings = Settings { steal_page: true, slice_timers: true, ..Settings::of(layout) };
+        if self.stacked {
+            settings.threads[1] = settings.threads[0];
+            settings.cores[1] = settings.cores[0];
+            settings.techniques.rwc = true;
+        }
         let mut policy = policy(side, &settings)?;
         policy.add_group(None, 100, false, None)?;
         for (number, group) in self.groups.iter().enumerate() {

@@ -82,7 +82,7 @@ pub struct GuestCmd {
 
     /// Use all vCPUs even if the host gives the VM fewer pCPUs
     #[arg(long)]
-    no_crowd: bool,
+    no_vcpu_limit: bool,
 
     /// Give every thread a vCPU of its own while they last; no load balance. For VMs with many more vCPUs than pCPUs
     #[arg(long, conflicts_with = "ivh")]
@@ -306,7 +306,7 @@ impl GuestCmd {
             place_by_cost: !self.no_bvs,
             without: self.without.iter().map(|part| part.meant()).collect(),
             ban: self.rwc,
-            crowd: !self.no_crowd,
+            vcpu_limit: !self.no_vcpu_limit,
             dedicate: self.dedicate,
             latency_names: self.latency_name,
             latency_groups: self.latency_cgroup,

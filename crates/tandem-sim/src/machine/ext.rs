@@ -316,7 +316,7 @@ impl Machine {
     }
 
     /// Number of tasks that run or wait on a CPU, as far as the kernel knows.
-    pub(super) fn crowd(&self, world: usize, cpu: usize) -> usize {
+    pub(super) fn runnable_on(&self, world: usize, cpu: usize) -> usize {
         let w = &self.worlds[world];
         match &w.policy {
             Some(policy) => policy.kernel().cpus[cpu].local.len() + usize::from(w.cpus[cpu].curr.is_some()),

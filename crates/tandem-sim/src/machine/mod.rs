@@ -435,11 +435,11 @@ impl Machine {
             return;
         }
         for other in self.hardware.siblings(pcpu) {
-            let crowded = self
+            let shared = self
                 .hardware
                 .siblings(other)
                 .any(|sibling| sibling != other && self.leaf(sibling) != Leaf::Idle);
-            let factor = if crowded { self.hardware.smt_speed } else { 1.0 };
+            let factor = if shared { self.hardware.smt_speed } else { 1.0 };
             let speed = speed_of(self.hardware.speed(other) * factor);
             if self.pcpus[other].speed != speed {
                 self.settle(other);

@@ -145,7 +145,7 @@ impl Machine {
         }
         let poll_ns = self.worlds[world].pages[cpu].poll_ns;
         // No halt polling while other tasks wait for the pCPU.
-        if poll_ns > 0 && self.crowd(0, pcpu) <= 1 {
+        if poll_ns > 0 && self.runnable_on(0, pcpu) <= 1 {
             self.cpu(0, pcpu).work.push_back(Work {
                 account: Account::HaltPoll,
                 left_ns: poll_ns,

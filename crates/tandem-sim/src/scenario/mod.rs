@@ -210,7 +210,7 @@ pub struct Kernel {
     pub rwc: bool,
     /// `tandem`: one vCPU per thread, while they last (`--dedicate`).
     pub dedicate: bool,
-    /// `tandem`: as many vCPUs as the host gives pCPUs (without: `--no-crowd`).
+    /// `tandem`: as many vCPUs as the host gives pCPUs (without: `--no-vcpu-limit`).
     pub vcpu_limit: bool,
     /// `tandem`: parts of techniques that are left out: `pool`, `waits`, `state`, `learning` (`--without`).
     pub without: Vec<Part>,

@@ -1,8 +1,8 @@
-//! The vCPU limit (`policy/guest/crowd.h`), against hosts for which the answer is known.
+//! The vCPU limit (`policy/guest/vcpu_limit.h`), against hosts for which the answer is known.
 
 use proptest::prelude::*;
-use tandem_policy::crowding::{self, crowd_window, SETTLE_NS, TRIAL_NS, WINDOW_NS};
-use tandem_policy::{crowd, crowd_seen};
+use tandem_policy::vcpu_limiting::{self, vcpu_limit_window, SETTLE_NS, TRIAL_NS, WINDOW_NS};
+use tandem_policy::{vcpu_limit, vcpu_limit_seen};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -31,7 +31,7 @@ impl Host {
 }
 
 struct Machine {
-    crowd: crowd,
+    vcpu_limit: vcpu_limit,
     next_ns: u64,
     /// Work done and work that would have been done with all vCPUs, pCPU seconds.
     done: f64,
@@ -42,28 +42,28 @@ struct Machine {
 
 impl Machine {
     fn new() -> Self {
-        let crowd = crowd::default();
-        Self { crowd, next_ns: WINDOW_NS, done: 0.0, possible: 0.0, ran_ns: 0, trials_ns: 0 }
+        let vcpu_limit = vcpu_limit::default();
+        Self { vcpu_limit, next_ns: WINDOW_NS, done: 0.0, possible: 0.0, ran_ns: 0, trials_ns: 0 }
     }
 
     fn used(&self, usable: u32) -> u32 {
-        if self.crowd.used == 0 {
+        if self.vcpu_limit.used == 0 {
             usable
         } else {
-            self.crowd.used
+            self.vcpu_limit.used
         }
     }
 
-    fn pass(&mut self, host: Host, threads: f64, usable: u32, length_ns: u64) -> crowd_seen {
+    fn pass(&mut self, host: Host, threads: f64, usable: u32, length_ns: u64) -> vcpu_limit_seen {
         let used = self.used(usable);
         let busy = threads.min(f64::from(used));
         let (got, possible) =
-            host.gives(busy, threads.min(f64::from(usable)), used < usable, self.crowd.attempt);
+            host.gives(busy, threads.min(f64::from(usable)), used < usable, self.vcpu_limit.attempt);
         let length = length_ns as f64;
         self.done += got * length / 1e9;
         self.possible += possible * length / 1e9;
         self.ran_ns += length_ns;
-        crowd_seen {
+        vcpu_limit_seen {
             length_ns,
             ran_ns: (busy * length) as u64,
             stolen_ns: ((busy - got) * length) as u64,
@@ -76,11 +76,11 @@ impl Machine {
     fn run(&mut self, host: Host, threads: f64, usable: u32, length_ns: u64) -> u32 {
         let end = self.ran_ns + length_ns;
         while self.ran_ns < end {
-            let before = (self.used(usable), self.crowd.attempt);
+            let before = (self.used(usable), self.vcpu_limit.attempt);
             let seen = self.pass(host, threads, usable, self.next_ns);
             self.trials_ns += if self.next_ns == TRIAL_NS { TRIAL_NS } else { 0 };
-            self.next_ns = crowd_window(&mut self.crowd, &seen, usable);
-            if (self.used(usable), self.crowd.attempt) != before {
+            self.next_ns = vcpu_limit_window(&mut self.vcpu_limit, &seen, usable);
+            if (self.used(usable), self.vcpu_limit.attempt) != before {
                 self.pass(host, threads, usable, SETTLE_NS);
             }
         }
@@ -92,8 +92,8 @@ impl Machine {
     /// As `run`, without the vCPUs that are on trial at the end.
     fn found(&mut self, host: Host, usable: u32, length_ns: u64) -> u32 {
         let used = self.run(host, 32.0, usable, length_ns);
-        match self.crowd.state {
-            crowding::MORE => self.crowd.before,
+        match self.vcpu_limit.state {
+            vcpu_limiting::MORE => self.vcpu_limit.before,
             _ => used,
         }
     }
@@ -107,7 +107,7 @@ fn two_of_eight() -> Machine {
 }
 
 #[test]
-fn a_crowd_finds_the_number_of_its_pcpus() {
+fn the_number_of_its_pcpus_is_found() {
     for pcpus in 1..=6u32 {
         for usable in [12, 16, 32] {
             let mut machine = Machine::new();
@@ -138,11 +138,11 @@ fn vcpus_on_the_same_pcpu_are_not_the_last_word() {
 fn more_vcpus_on_the_same_pcpu_are_not_the_last_word() {
     for unlucky in 0..=2 {
         let mut machine = Machine::new();
-        machine.crowd = crowd { state: crowding::FEW, used: 1, ..crowd::default() };
+        machine.vcpu_limit = vcpu_limit { state: vcpu_limiting::FEW, used: 1, ..vcpu_limit::default() };
         assert_eq!(machine.found(Host::Fixed(unlucky), 8, SECOND_NS), 2, "{unlucky} choices of no use");
     }
     let mut machine = Machine::new();
-    machine.crowd = crowd { state: crowding::FEW, used: 1, ..crowd::default() };
+    machine.vcpu_limit = vcpu_limit { state: vcpu_limiting::FEW, used: 1, ..vcpu_limit::default() };
     assert_eq!(machine.found(Host::Fixed(5), 8, 2 * SECOND_NS), 1);
     assert_eq!(machine.found(Host::Fixed(5), 8, 15 * SECOND_NS), 2);
 }
@@ -151,9 +151,9 @@ fn more_vcpus_on_the_same_pcpu_are_not_the_last_word() {
 fn after_a_trial_with_more_those_from_before_are_used() {
     let mut machine = Machine::new();
     machine.run(Host::Fixed(1), 32.0, 8, 10 * SECOND_NS);
-    assert_eq!((machine.crowd.used, machine.crowd.attempt), (2, 1));
+    assert_eq!((machine.vcpu_limit.used, machine.vcpu_limit.attempt), (2, 1));
     // Whether three are better than two was tried in vain.
-    assert!(machine.crowd.in_vain > 2);
+    assert!(machine.vcpu_limit.in_vain > 2);
 }
 
 #[test]
@@ -168,42 +168,42 @@ fn the_last_one_is_tried_like_others() {
 
 #[test]
 fn work_that_begins_in_the_midst_of_a_window_is_not_taken_for_all() {
-    let mut state = crowd::default();
-    let window = |ran: u64, stolen: u64| crowd_seen {
+    let mut state = vcpu_limit::default();
+    let window = |ran: u64, stolen: u64| vcpu_limit_seen {
         length_ns: WINDOW_NS,
         ran_ns: WINDOW_NS * ran / 1000,
         stolen_ns: WINDOW_NS * stolen / 1000,
         waited_ns: WINDOW_NS,
     };
-    crowd_window(&mut state, &window(16_000, 14_000), 16);
-    crowd_window(&mut state, &window(3_200, 2_800), 16);
+    vcpu_limit_window(&mut state, &window(16_000, 14_000), 16);
+    vcpu_limit_window(&mut state, &window(3_200, 2_800), 16);
     assert_eq!(state.used, 2);
 }
 
 #[test]
 fn threads_that_wait_for_each_other_need_not_fill_the_vcpus() {
-    let mut state = crowd::default();
-    let window = |length_ns: u64, ran: u64, stolen: u64| crowd_seen {
+    let mut state = vcpu_limit::default();
+    let window = |length_ns: u64, ran: u64, stolen: u64| vcpu_limit_seen {
         length_ns,
         ran_ns: length_ns * ran / 1000,
         stolen_ns: length_ns * stolen / 1000,
         waited_ns: length_ns * 20,
     };
     for _ in 0..2 {
-        crowd_window(&mut state, &window(WINDOW_NS, 10_000, 8_010), 16);
+        vcpu_limit_window(&mut state, &window(WINDOW_NS, 10_000, 8_010), 16);
     }
     assert_eq!(state.used, 2);
     // Idle for a tenth of the time, and hardly any steal.
-    crowd_window(&mut state, &window(TRIAL_NS, 1_800, 50), 16);
+    vcpu_limit_window(&mut state, &window(TRIAL_NS, 1_800, 50), 16);
     assert_eq!(state.used, 2);
     // A seventh of the time of three vCPUs is stolen, where the CPU time of three was got before: that
     // is not as much.
-    let mut state = crowd::default();
+    let mut state = vcpu_limit::default();
     for _ in 0..2 {
-        crowd_window(&mut state, &window(WINDOW_NS, 10_000, 6_900), 16);
+        vcpu_limit_window(&mut state, &window(WINDOW_NS, 10_000, 6_900), 16);
     }
     assert_eq!(state.used, 3);
-    crowd_window(&mut state, &window(TRIAL_NS, 2_900, 400), 16);
+    vcpu_limit_window(&mut state, &window(TRIAL_NS, 2_900, 400), 16);
     assert_eq!(state.used, 0);
 }
 
@@ -275,9 +275,9 @@ proptest! {
     fn whatever_is_seen_some_are_in_use(
         windows in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), 0u32..1000), 1..60),
     ) {
-        let mut state = crowd::default();
+        let mut state = vcpu_limit::default();
         for (length_ns, ran_ns, stolen_ns, waited_ns, usable) in windows {
-            let next = crowd_window(&mut state, &crowd_seen { length_ns, ran_ns, stolen_ns, waited_ns }, usable);
+            let next = vcpu_limit_window(&mut state, &vcpu_limit_seen { length_ns, ran_ns, stolen_ns, waited_ns }, usable);
             prop_assert!(state.used <= usable);
             prop_assert!(next == WINDOW_NS || next == TRIAL_NS);
         }

@@ -23,51 +23,51 @@
  * VCPU-Bal (APSys'13) has the host tell each VM how many vCPUs to use; this is what the guest can find out
  * alone. The method is ours.
  */
-#ifndef TANDEM_POLICY_CROWD_H
-#define TANDEM_POLICY_CROWD_H
+#ifndef TANDEM_POLICY_VCPU_LIMIT_H
+#define TANDEM_POLICY_VCPU_LIMIT_H
 
 #include "../base.h"
 
 /* Length of a window, of a trial window, and of the pause after a change: vCPUs have to be emptied first. */
-#define TANDEM_CROWD_WINDOW_NS 400000000ULL
-#define TANDEM_CROWD_TRIAL_NS 150000000ULL
-#define TANDEM_CROWD_SETTLE_NS 30000000ULL
+#define TANDEM_VCPU_LIMIT_WINDOW_NS 400000000ULL
+#define TANDEM_VCPU_LIMIT_TRIAL_NS 150000000ULL
+#define TANDEM_VCPU_LIMIT_SETTLE_NS 30000000ULL
 /* Thousandths of the time of busy vCPUs: high steal, negligible steal. */
-#define TANDEM_CROWD_MUCH 300U
-#define TANDEM_CROWD_LITTLE 150U
+#define TANDEM_VCPU_LIMIT_MUCH 300U
+#define TANDEM_VCPU_LIMIT_LITTLE 150U
 /* Time from a failed trial to the next, at first and at most. */
-#define TANDEM_CROWD_PAUSE_NS (2000 * NSEC_PER_MSEC_)
-#define TANDEM_CROWD_LONGEST_NS (300000 * NSEC_PER_MSEC_)
+#define TANDEM_VCPU_LIMIT_PAUSE_NS (2000 * NSEC_PER_MSEC_)
+#define TANDEM_VCPU_LIMIT_LONGEST_NS (300000 * NSEC_PER_MSEC_)
 /* The first trial tries other vCPUs this many times, if it got two fifths of the CPU time before the trial. */
-#define TANDEM_CROWD_OTHERS 2U
+#define TANDEM_VCPU_LIMIT_OTHERS 2U
 /*
  * Little to do: this many thousandths of the vCPUs in use are busy, or fewer. After this much more time with
  * little to do than with much all vCPUs are in use again: they cost nothing then, and answer sooner. This need
  * not be half a minute without interruption: something runs now and then on every machine.
  */
-#define TANDEM_CROWD_LITTLE_BUSY 300U
-#define TANDEM_CROWD_IDLE_NS (30000 * NSEC_PER_MSEC_)
+#define TANDEM_VCPU_LIMIT_LITTLE_BUSY 300U
+#define TANDEM_VCPU_LIMIT_IDLE_NS (30000 * NSEC_PER_MSEC_)
 
 /* Measurements of a window, summed over all vCPUs. */
-struct crowd_seen {
+struct vcpu_limit_seen {
 	u64 length_ns;
 	u64 ran_ns;		/* vCPUs had work, steal included */
 	u64 stolen_ns;
 	u64 waited_ns;		/* tasks waited for a vCPU that ran other tasks */
 };
 
-enum crowd_state {
-	CROWD_ALL = 0,
-	CROWD_TRY = 1,
-	CROWD_FEW = 2,
-	CROWD_MORE = 3,
+enum vcpu_limit_state {
+	VCPU_LIMIT_ALL = 0,
+	VCPU_LIMIT_TRY = 1,
+	VCPU_LIMIT_FEW = 2,
+	VCPU_LIMIT_MORE = 3,
 };
 
-struct crowd {
+struct vcpu_limit {
 	u64 rest_ns;		/* until the next trial */
 	u64 pause_ns;		/* after the next trial that fails */
 	u64 idle_ns;		/* time with little to do less time with much */
-	u32 state;		/* enum crowd_state */
+	u32 state;		/* enum vcpu_limit_state */
 	u32 used;		/* vCPUs in use; 0: all */
 	u32 before;		/* vCPUs in use before the trial */
 	u32 got;		/* pCPUs got before the trial, or in the window before, in thousandths */
@@ -80,7 +80,7 @@ struct crowd {
 };
 
 /* Thousandths; 0 if there is nothing to compare with. */
-POLICY u32 crowd_part(u64 part, u64 whole)
+POLICY u32 vcpu_limit_part(u64 part, u64 whole)
 {
 	/* In microseconds: a window of many vCPUs stays far below 2^50. */
 	part /= NSEC_PER_USEC_;
@@ -89,14 +89,14 @@ POLICY u32 crowd_part(u64 part, u64 whole)
 }
 
 /* Number of vCPUs that `got` thousandths of a pCPU would fill. */
-POLICY u32 crowd_enough(u32 got)
+POLICY u32 vcpu_limit_enough(u32 got)
 {
 	u32 enough = (got + 850) / 1000;
 
 	return enough ? enough : 1;
 }
 
-POLICY void crowd_enter(struct crowd *c, u32 state, u32 used)
+POLICY void vcpu_limit_enter(struct vcpu_limit *c, u32 state, u32 used)
 {
 	c->state = state;
 	c->used = used;
@@ -105,18 +105,18 @@ POLICY void crowd_enter(struct crowd *c, u32 state, u32 used)
 	c->others = 0;
 }
 
-POLICY void crowd_failed(struct crowd *c, u32 state, u32 used, u32 attempt)
+POLICY void vcpu_limit_failed(struct vcpu_limit *c, u32 state, u32 used, u32 attempt)
 {
-	c->pause_ns = c->pause_ns ? min_u64(2 * c->pause_ns, TANDEM_CROWD_LONGEST_NS) : TANDEM_CROWD_PAUSE_NS;
+	c->pause_ns = c->pause_ns ? min_u64(2 * c->pause_ns, TANDEM_VCPU_LIMIT_LONGEST_NS) : TANDEM_VCPU_LIMIT_PAUSE_NS;
 	c->rest_ns = c->pause_ns;
 	c->attempt = attempt;
-	crowd_enter(c, state, used);
+	vcpu_limit_enter(c, state, used);
 }
 
 /* May this trial still try other vCPUs? Then it does. */
-POLICY bool crowd_others(struct crowd *c)
+POLICY bool vcpu_limit_others(struct vcpu_limit *c)
 {
-	if (c->pause_ns || c->others >= TANDEM_CROWD_OTHERS)
+	if (c->pause_ns || c->others >= TANDEM_VCPU_LIMIT_OTHERS)
 		return false;
 	c->others++;
 	c->attempt++;
@@ -127,61 +127,61 @@ POLICY bool crowd_others(struct crowd *c)
  * Do the vCPUs in use give as much CPU time, used or not, as was got with more? Threads that wait for each
  * other leave some of it idle on the way.
  */
-POLICY bool crowd_as_much(const struct crowd *c, u32 busy, u32 got)
+POLICY bool vcpu_limit_as_much(const struct vcpu_limit *c, u32 busy, u32 got)
 {
 	u64 stolen = busy > got ? busy - got : 0;
 
 	return sub_floor_u64(1000ULL * c->used, stolen) * 20 >= (u64)c->got * 19;
 }
 
-POLICY void crowd_worked(struct crowd *c)
+POLICY void vcpu_limit_worked(struct vcpu_limit *c)
 {
 	c->pause_ns = 0;
 	c->rest_ns = 0;
 	c->in_vain = 0;
-	crowd_enter(c, CROWD_FEW, c->used);
+	vcpu_limit_enter(c, VCPU_LIMIT_FEW, c->used);
 }
 
 /*
  * A window is over; `usable` vCPUs could be used. From now on c->used of them are in use (0: all). Returns the
  * length of the next window.
  */
-POLICY u64 crowd_window(struct crowd *c, const struct crowd_seen *s, u32 usable)
+POLICY u64 vcpu_limit_window(struct vcpu_limit *c, const struct vcpu_limit_seen *s, u32 usable)
 {
 	u64 done_ns = sub_floor_u64(s->ran_ns, s->stolen_ns);
-	u32 busy = crowd_part(s->ran_ns, s->length_ns), got = crowd_part(done_ns, s->length_ns);
-	u32 lost = crowd_part(min_u64(s->stolen_ns, s->ran_ns), s->ran_ns);
-	u32 waiting = crowd_part(s->waited_ns, s->length_ns), enough, more, most;
-	bool little, much = lost >= TANDEM_CROWD_MUCH && busy >= (c->state == CROWD_ALL ? 1500 : 500);
+	u32 busy = vcpu_limit_part(s->ran_ns, s->length_ns), got = vcpu_limit_part(done_ns, s->length_ns);
+	u32 lost = vcpu_limit_part(min_u64(s->stolen_ns, s->ran_ns), s->ran_ns);
+	u32 waiting = vcpu_limit_part(s->waited_ns, s->length_ns), enough, more, most;
+	bool little, much = lost >= TANDEM_VCPU_LIMIT_MUCH && busy >= (c->state == VCPU_LIMIT_ALL ? 1500 : 500);
 
 	c->rest_ns = sub_floor_u64(c->rest_ns, s->length_ns);
 	c->in_a_row = much ? min_u64(c->in_a_row + 1, 1000) : 0;
-	if (c->used > usable || (c->used == usable && c->state != CROWD_MORE))
-		crowd_enter(c, CROWD_ALL, 0);
+	if (c->used > usable || (c->used == usable && c->state != VCPU_LIMIT_MORE))
+		vcpu_limit_enter(c, VCPU_LIMIT_ALL, 0);
 	switch (c->state) {
-	case CROWD_TRY:
-		little = lost <= max_u64(TANDEM_CROWD_LITTLE, c->lost / 3);
-		if (little && (busy < 850 * c->used || crowd_as_much(c, busy, got)))
-			crowd_worked(c);
-		else if (little || got * 5ULL < c->got * 2ULL || !crowd_others(c))
-			crowd_failed(c, CROWD_ALL, 0, c->attempt + 1);
+	case VCPU_LIMIT_TRY:
+		little = lost <= max_u64(TANDEM_VCPU_LIMIT_LITTLE, c->lost / 3);
+		if (little && (busy < 850 * c->used || vcpu_limit_as_much(c, busy, got)))
+			vcpu_limit_worked(c);
+		else if (little || got * 5ULL < c->got * 2ULL || !vcpu_limit_others(c))
+			vcpu_limit_failed(c, VCPU_LIMIT_ALL, 0, c->attempt + 1);
 		break;
-	case CROWD_MORE:
-		if (lost < TANDEM_CROWD_MUCH && got >= c->got + 300 * (c->used - c->before)) {
-			crowd_worked(c);
+	case VCPU_LIMIT_MORE:
+		if (lost < TANDEM_VCPU_LIMIT_MUCH && got >= c->got + 300 * (c->used - c->before)) {
+			vcpu_limit_worked(c);
 			break;
 		}
 		c->in_vain++;
-		if (c->used == usable || !crowd_others(c))
-			crowd_failed(c, CROWD_FEW, c->before, c->settled);
+		if (c->used == usable || !vcpu_limit_others(c))
+			vcpu_limit_failed(c, VCPU_LIMIT_FEW, c->before, c->settled);
 		break;
-	case CROWD_FEW:
-		c->idle_ns = busy <= TANDEM_CROWD_LITTLE_BUSY * c->used ? c->idle_ns + s->length_ns
+	case VCPU_LIMIT_FEW:
+		c->idle_ns = busy <= TANDEM_VCPU_LIMIT_LITTLE_BUSY * c->used ? c->idle_ns + s->length_ns
 									  : sub_floor_u64(c->idle_ns, s->length_ns);
-		if (c->in_a_row >= 2 || c->idle_ns >= TANDEM_CROWD_IDLE_NS) {
+		if (c->in_a_row >= 2 || c->idle_ns >= TANDEM_VCPU_LIMIT_IDLE_NS) {
 			c->pause_ns = 0;
-			c->rest_ns = TANDEM_CROWD_PAUSE_NS;
-			crowd_enter(c, CROWD_ALL, 0);
+			c->rest_ns = TANDEM_VCPU_LIMIT_PAUSE_NS;
+			vcpu_limit_enter(c, VCPU_LIMIT_ALL, 0);
 		} else if (!c->rest_ns && waiting >= 500 * c->used && usable > c->used) {
 			more = c->used + (c->used > 1 ? c->used / 2 : 1);
 			c->before = c->used;
@@ -189,22 +189,22 @@ POLICY u64 crowd_window(struct crowd *c, const struct crowd_seen *s, u32 usable)
 			c->attempt += c->in_vain;
 			c->got = got;
 			c->lost = lost;
-			crowd_enter(c, CROWD_MORE, (u32)min_u64(more, usable));
+			vcpu_limit_enter(c, VCPU_LIMIT_MORE, (u32)min_u64(more, usable));
 		}
 		break;
 	default:
 		/* Work may have begun in the middle of one of the two windows: the better one counts. */
 		most = c->in_a_row > 1 ? (u32)max_u64(c->got, got) : got;
-		enough = crowd_enough(most);
+		enough = vcpu_limit_enough(most);
 		c->got = got;
 		if (c->in_a_row >= 2 && !c->rest_ns && enough < usable && enough * 4000 <= busy * 3) {
 			c->before = 0;
 			c->got = most;
 			c->lost = lost;
-			crowd_enter(c, CROWD_TRY, enough);
+			vcpu_limit_enter(c, VCPU_LIMIT_TRY, enough);
 		}
 	}
-	return c->state == CROWD_TRY || c->state == CROWD_MORE ? TANDEM_CROWD_TRIAL_NS : TANDEM_CROWD_WINDOW_NS;
+	return c->state == VCPU_LIMIT_TRY || c->state == VCPU_LIMIT_MORE ? TANDEM_VCPU_LIMIT_TRIAL_NS : TANDEM_VCPU_LIMIT_WINDOW_NS;
 }
 
 #endif

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tandem_policy::limit::{Sums, VcpuLimit, Window};
 
 /// See the module.
-pub(crate) struct Crowd {
+pub(crate) struct Limiter {
     domains: Domains,
     limit: VcpuLimit,
     /// vCPUs that are out of use.
@@ -19,7 +19,7 @@ pub(crate) struct Crowd {
     began: Instant,
 }
 
-impl Crowd {
+impl Limiter {
     pub(crate) fn new(domains: Domains) -> Self {
         Self { domains, limit: VcpuLimit::default(), parked: Vec::new(), began: Instant::now() }
     }
@@ -87,7 +87,7 @@ impl Crowd {
 
 /// A vCPU that went offline meanwhile cannot be parked.
 fn set_parked(skel: &GuestSkel<'_>, cpu: usize, park: bool) -> Result<(), GuestError> {
-    match park::crowd(skel, cpu, park) {
+    match park::by_limit(skel, cpu, park) {
         Err(GuestError::NoVcpu(_) | GuestError::LastVcpu(_)) => Ok(()),
         other => other,
     }
