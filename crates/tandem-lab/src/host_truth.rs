@@ -34,6 +34,14 @@ pub(crate) fn vcpu_times(arm: &str, workload: &str, before: &Truth, after: &Trut
         .collect()
 }
 
+/// What all vCPUs did meanwhile, for a message: one that neither ran nor waited has slept.
+pub(crate) fn in_words(times: &[VcpuTime]) -> String {
+    let all = times.iter().map(|v| {
+        format!("{} vCPU {} ran {:.1} s, waited {:.1} s", v.vm, v.vcpu, v.run_ms / 1e3, v.run_delay_ms / 1e3)
+    });
+    all.collect::<Vec<_>>().join("; ")
+}
+
 /// The host's accounting of one guest during one workload.
 pub(crate) struct HostTruth<'a> {
     vm: &'a str,

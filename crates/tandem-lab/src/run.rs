@@ -3,7 +3,7 @@
 use crate::accel::Accel;
 use crate::contention::{self, Delivered};
 use crate::experiment::{Background, Experiment, Workload, KERNEL_ARM};
-use crate::host_truth::{vcpu_times, HostTruth, VcpuTime};
+use crate::host_truth::{in_words, vcpu_times, HostTruth, VcpuTime};
 use crate::lock::MachineLock;
 use crate::progress::Progress;
 use crate::session::{last_words, Session};
@@ -368,7 +368,15 @@ fn run_workload(
     let bad = |what: String| LabError::UnderTest(format!("{} under {arm}: {what}", workload.name));
     let on = |machine: Option<&str>| machine.map_or_else(String::new, |machine| format!("on {machine}: "));
     if let Some((machine, output)) = outputs.iter().find(|(_, o)| o.status != 0 || o.timed_out) {
-        return Err(bad(on(*machine) + &last_words(Some(output))));
+        let mut words = on(*machine) + &last_words(Some(output));
+        if output.timed_out {
+            // Was it starved, or did it wait for something?
+            for fact in [session.schedulers_in_words(), in_words(&times)] {
+                words += " / ";
+                words += &fact;
+            }
+        }
+        return Err(bad(words));
     }
     for metric in &workload.metrics {
         let machine = metric.machine.as_deref().or(workload.on.as_deref()).unwrap_or(experiment.target());

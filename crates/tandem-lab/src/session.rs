@@ -229,6 +229,16 @@ impl Session {
         Ok(text.trim().to_string())
     }
 
+    /// Which schedulers are loaded, and whether they still are, for a message.
+    pub fn schedulers_in_words(&mut self) -> String {
+        let machines: Vec<String> = self.schedulers.iter().map(|(machine, _)| machine.clone()).collect();
+        let state = |machine: String| match self.scheduler_state(&machine) {
+            Ok(state) => format!("scheduler on {machine}: {state}"),
+            Err(error) => format!("scheduler on {machine}: {error}"),
+        };
+        machines.into_iter().map(state).collect::<Vec<_>>().join("; ")
+    }
+
     /// Ends all schedulers, the last one first, checks that each was enabled until now, and returns their output.
     pub fn unload(&mut self) -> Result<Option<Output>, LabError> {
         if self.schedulers.is_empty() {
