@@ -25,8 +25,6 @@ struct side_cpu {
 	u64 seen_at_ns;		/* last sample of time and steal */
 	u64 seen_steal_ns;
 	u64 seen_sched_ins;
-	u64 told_ns;		/* what a probe had told of gaps at the last sample, where steal is not reported (struct probe_told) */
-	u64 not_told_ns;	/* steal counted by late ticks that the probe has not told yet */
 	u64 wanted_ns;		/* time for which it had work, steal included, since the scheduler was loaded */
 	u64 stolen_ns;		/* steal in that time */
 	u64 seen_inactive_ns;	/* when another CPU first found it preempted; 0: it is not (written by others) */
@@ -73,16 +71,6 @@ struct side_cpu {
 	u64 called_at_ns;
 	u64 answered_at_ns;	/* when it was awake after it was kicked */
 	u64 reserved_until_ns;	/* until then no other CPU takes what waits here */
-};
-
-/*
- * What the probe on a vCPU tells where steal is not reported. Its program sees each gap in its work, also one
- * between two ticks. Written by the daemon.
- */
-struct probe_told {
-	u64 stolen_ns;	/* sum of the gaps since the daemon was started */
-	u32 probing;	/* it is at work */
-	u32 unused;
 };
 
 /* The guest side's part of a task's record. */

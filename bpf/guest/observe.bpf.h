@@ -149,8 +149,7 @@ static __always_inline void observe_once(struct cpu_state *c, s32 cpu, u64 now, 
 	elapsed = sub_floor_u64(now, c->side.seen_at_ns);
 	overdue = c->side.scan_due_ns && time_before_ns(c->side.scan_due_ns + LOOK_LATE_NS, now);
 	if (steal_untold)
-		steal = c->side.seen_steal_ns +
-			(was == WAS_BUSY ? steal_estimated(cpu, overdue ? now - c->side.scan_due_ns : 0, elapsed) : 0);
+		steal = c->side.seen_steal_ns + (overdue && was == WAS_BUSY ? steal_guessed(now - c->side.scan_due_ns, elapsed) : 0);
 	c->side.scan_due_ns = 0;
 	stolen = sub_floor_u64(steal, c->side.seen_steal_ns);
 	c->side.seen_at_ns = now;

@@ -9,8 +9,8 @@
  *
  * Elsewhere steal comes from the kernel's accounting (one tick late), and preemption from a heartbeat: a busy
  * vCPU that shows no sign of life for more than two ticks. Where the kernel accounts no steal either, because
- * the hypervisor does not report it, a busy vCPU's ticks are late by the time for which it was preempted, and a
- * probe at work tells of each gap in its work: steal_estimated().
+ * the hypervisor does not report it, a busy vCPU's ticks are late by the time for which it was preempted:
+ * steal_guessed().
  */
 #ifndef TANDEM_GUEST_STEAL_BPF_H
 #define TANDEM_GUEST_STEAL_BPF_H
@@ -101,40 +101,6 @@ static __always_inline u32 sched_ins_of(s32 cpu)
 static __always_inline u64 steal_guessed(u64 late_ns, u64 elapsed_ns)
 {
 	return late_ns < GUESS_LATE_NS ? 0 : min_u64(late_ns + tick_ns / 2, elapsed_ns);
-}
-
-/* Sized to the number of CPUs when the scheduler is loaded. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct probe_told);
-} probe_tells SEC(".maps");
-
-/*
- * Steal since the last sample of this CPU, where it is not reported. While a probe runs, its gaps count. A tick
- * that ends a preemption comes before the probe can tell of it, so that the tick's lateness counts first, and what
- * the probe tells then counts as far as it is more.
- */
-COLD u64 steal_estimated(u32 cpu, u64 late_ns, u64 elapsed_ns)
-{
-	struct probe_told *told = bpf_map_lookup_elem(&probe_tells, &cpu);
-	struct cpu_state *c = cpu_state(cpu);
-	u64 more, late, both;
-
-	if (!c || !told)
-		return steal_guessed(late_ns, elapsed_ns);
-	more = sub_floor_u64(told->stolen_ns, c->side.told_ns);
-	c->side.told_ns = told->stolen_ns;
-	/* What a probe tells last of all comes after its work. */
-	if (c->curr_class != CLASS_BEST_EFFORT || (!told->probing && !more)) {
-		c->side.not_told_ns = 0;
-		return steal_guessed(late_ns, elapsed_ns);
-	}
-	late = late_ns < GUESS_LATE_NS ? 0 : late_ns;
-	both = min_u64(more, c->side.not_told_ns);
-	c->side.not_told_ns = c->side.not_told_ns - both + late;
-	return min_u64(late + more - both, elapsed_ns);
 }
 
 /* Where does steal come from? Asked once, when the scheduler is loaded: each vCPU has run by then. */

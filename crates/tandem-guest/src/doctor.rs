@@ -72,7 +72,7 @@ fn steal(hypervisor: Option<&Hypervisor>, cmdline: &str) -> Finding {
         Some(_) => (
             State::Note,
             "not reported by the hypervisor".into(),
-            "steal is estimated from late ticks and gaps in the work of probes instead; on KVM hosts check that the CPU model has kvm-steal-time",
+            "steal is estimated from late ticks instead; on KVM hosts check that the CPU model has kvm-steal-time",
         ),
         None => (State::Good, String::new(), ""),
     };

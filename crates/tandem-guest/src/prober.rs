@@ -3,14 +3,12 @@
 //! Steal is visible only while a vCPU wants to run. One SCHED_IDLE thread per vCPU therefore keeps it busy for a
 //! moment when nothing else did: the scheduler measures as it does for any task. A busy vCPU is never probed. A vCPU
 //! whose estimate does not change is probed less and less often, and all probes together take no more than their
-//! budget. The work of a probe is timed, which gives the speed of the core (`speed`), and, where steal is not
-//! reported, the gaps in it: the vCPU was preempted.
+//! budget. The work of a probe is timed, which gives the speed of the core (`speed`).
 
 use crate::bpf::intf;
 use crate::model::VcpuFacts;
 use crate::speed::Speeds;
 use crate::{sys, GuestError};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel, Receiver, Sender, SyncSender, TrySendError};
 use std::sync::Arc;
@@ -33,10 +31,6 @@ const QUIET_SHARE: f64 = 0.97;
 /// A share that moved by more than this has changed.
 const NEWS: f64 = 0.1;
 
-/// A block of work that takes this much longer than the others has a gap. An interrupt's work is shorter, and so is the
-/// work of a block on the slowest core.
-const GAP_NS: u64 = 300_000;
-
 /// Blocks of a probe that are timed.
 const BLOCKS: usize = 512;
 
@@ -55,8 +49,6 @@ pub(crate) struct Prober {
     budget: Arc<Budget>,
     found: Sender<Block>,
     blocks: Receiver<Block>,
-    /// Where probes tell of gaps; none: steal is reported.
-    tells: Option<Arc<MapHandle>>,
     speeds: Speeds,
     /// vCPUs that are never probed.
     isolated: Vec<usize>,
@@ -66,14 +58,8 @@ pub(crate) struct Prober {
 type Block = (usize, f64);
 
 impl Prober {
-    /// Begins without threads: the first step starts one for each online vCPU but the `isolated` ones. `tells`: the
-    /// scheduler's map for gaps, where steal is not reported.
-    pub(crate) fn new(
-        nr_cpus: usize,
-        isolated: Vec<usize>,
-        budget: Arc<Budget>,
-        tells: Option<MapHandle>,
-    ) -> Self {
+    /// Begins without threads: the first step starts one for each online vCPU but the `isolated` ones.
+    pub(crate) fn new(nr_cpus: usize, isolated: Vec<usize>, budget: Arc<Budget>) -> Self {
         let (found, blocks) = channel();
         Self {
             probes: (0..nr_cpus).map(|_| None).collect(),
@@ -81,7 +67,6 @@ impl Prober {
             budget,
             found,
             blocks,
-            tells: tells.map(Arc::new),
             speeds: Speeds::new(nr_cpus),
             isolated,
         }
@@ -94,8 +79,7 @@ impl Prober {
             if !fact.online {
                 *slot = None;
             } else if slot.is_none() && !self.isolated.contains(&cpu) {
-                let gaps = self.tells.clone().map(|map| Gaps { map, cpu, stolen_ns: 0 });
-                match start_probe(cpu, &self.stop, &self.found, gaps) {
+                match start_probe(cpu, &self.stop, &self.found) {
                     Ok(probe) => *slot = Some(probe),
                     Err(error) => log::debug!("vCPU {cpu} is not probed: {error}"),
                 }
@@ -189,87 +173,25 @@ fn probe_length(fact: &VcpuFacts) -> Duration {
     Duration::from_nanos(window_ns + 2_000_000).min(PROBE_MAX)
 }
 
-/// Tells the scheduler of gaps in the work of the probe on a vCPU.
-struct Gaps {
-    map: Arc<MapHandle>,
-    cpu: usize,
-    /// Their sum so far, ns.
-    stolen_ns: u64,
-}
-
-impl Gaps {
-    fn tell(&self, probing: bool) {
-        let mut told = [0; std::mem::size_of::<intf::probe_told>()];
-        let (sum, at_work) = (
-            std::mem::offset_of!(intf::probe_told, stolen_ns),
-            std::mem::offset_of!(intf::probe_told, probing),
-        );
-        told[sum..sum + 8].copy_from_slice(&self.stolen_ns.to_ne_bytes());
-        told[at_work..at_work + 4].copy_from_slice(&u32::from(probing).to_ne_bytes());
-        if let Err(error) = self.map.update(&(self.cpu as u32).to_ne_bytes(), &told, MapFlags::ANY) {
-            log::debug!("gaps on vCPU {} are not told: {error}", self.cpu);
-        }
-    }
-}
-
 /// Keeps a core busy for `length`, or until told to stop. Returns how long an uninterrupted block took,
 /// ns: the lower quartile, because interrupts and preemptions only add. None: there were too few blocks.
-/// `on_gap` gets the length of each preemption, ns, as soon as it is over. Other tasks of this kernel make no gap.
-fn work(
-    core: &mut impl Core,
-    length: Duration,
-    stop: impl Fn() -> bool,
-    mut on_gap: Option<&mut dyn FnMut(u64)>,
-) -> Option<f64> {
+fn work(core: &mut impl Core, length: Duration, stop: impl Fn() -> bool) -> Option<f64> {
     let mut blocks = Vec::with_capacity(BLOCKS);
-    let mut waited_ns = on_gap.is_some().then(|| core.account()).flatten().map(|account| account.waited_ns);
     let mut last = core.now_ns();
     let end = last + u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
     while last < end && !stop() {
         core.work();
         let now = core.now_ns();
-        let took = now.saturating_sub(last);
         if blocks.len() < BLOCKS {
-            blocks.push(took);
+            blocks.push(now.saturating_sub(last));
         }
         last = now;
-        if let (GAP_NS.., Some(on_gap), Some(before)) = (took, on_gap.as_mut(), waited_ns) {
-            waited_ns = core.account().map(|account| account.waited_ns);
-            let gap = took.saturating_sub(waited_ns.unwrap_or(u64::MAX).saturating_sub(before));
-            if gap >= GAP_NS {
-                on_gap(gap);
-            }
-            last = core.now_ns();
-        }
     }
     blocks.sort_unstable();
     (blocks.len() >= BLOCKS / 8).then(|| blocks[blocks.len() / 4] as f64)
 }
 
-/// A probe that was ordered.
-fn probe(core: &mut Here, length: Duration, stop: &AtomicBool, gaps: Option<&mut Gaps>) -> Option<f64> {
-    let stop = || stop.load(Ordering::Relaxed);
-    let Some(gaps) = gaps else { return work(core, length, stop, None) };
-    gaps.tell(true);
-    let found = work(
-        core,
-        length,
-        stop,
-        Some(&mut |gap_ns| {
-            gaps.stolen_ns = gaps.stolen_ns.saturating_add(gap_ns);
-            gaps.tell(true);
-        }),
-    );
-    gaps.tell(false);
-    found
-}
-
-fn start_probe(
-    cpu: usize,
-    stop: &Arc<AtomicBool>,
-    found: &Sender<Block>,
-    mut gaps: Option<Gaps>,
-) -> Result<Probe, GuestError> {
+fn start_probe(cpu: usize, stop: &Arc<AtomicBool>, found: &Sender<Block>) -> Result<Probe, GuestError> {
     let (orders, inbox) = sync_channel::<Duration>(1);
     let stop = Arc::clone(stop);
     let found = found.clone();
@@ -280,17 +202,15 @@ fn start_probe(
             if sys::become_prober_on(cpu).is_err() {
                 return;
             }
-            let began = Instant::now();
-            let mut core =
-                if gaps.is_some() { Here::new(cpu, began) } else { Here::without_accounts(cpu, began) };
+            let mut core = Here::without_accounts(cpu, Instant::now());
             while let Ok(length) = inbox.recv() {
                 // The CPU may have been offline for a moment: then the kernel has let this thread run anywhere.
                 if tandem_probe::sys::pin_to(cpu).is_err() {
                     continue;
                 }
+                let blocks = work(&mut core, length, || stop.load(Ordering::Relaxed));
                 // The receiver may be gone.
-                let _ = probe(&mut core, length, &stop, gaps.as_mut())
-                    .map(|block_ns| found.send((cpu, block_ns)));
+                let _ = blocks.map(|block_ns| found.send((cpu, block_ns)));
             }
         })
         .map_err(DaemonError::Thread)?;
@@ -307,70 +227,11 @@ mod tests {
         let block = |speed: f64, on_ms: u64, off_ms: u64| {
             let mut core = EmulatedCore::with_turns(1, on_ms * 1_000_000, off_ms * 1_000_000);
             core.speed = speed;
-            work(&mut core, Duration::from_millis(60), || false, None).unwrap()
+            work(&mut core, Duration::from_millis(60), || false).unwrap()
         };
         let whole = block(1.0, 1000, 0);
         assert!((block(0.5, 1000, 0) / whole - 2.0).abs() < 0.01, "half as fast");
         assert!((block(1.0, 3, 9) / whole - 1.0).abs() < 0.01, "as fast, but preempted for most of the time");
-        assert_eq!(work(&mut EmulatedCore::new(1), Duration::from_millis(60), || true, None), None);
-    }
-
-    /// A core whose kernel runs other tasks on it, too, for `waits_ns` every 5 ms.
-    struct Shared(EmulatedCore, u64);
-
-    impl Core for Shared {
-        fn cpu(&self) -> usize {
-            0
-        }
-        fn now_ns(&mut self) -> u64 {
-            self.0.now_ns() + self.waited_ns()
-        }
-        fn sleep_until(&mut self, due_ns: u64) {
-            self.0.sleep_until(due_ns);
-        }
-        fn work(&mut self) {
-            self.0.work();
-        }
-        fn account(&mut self) -> Option<tandem_probe::core::SchedStat> {
-            let waited_ns = self.waited_ns();
-            self.0.account().map(|account| tandem_probe::core::SchedStat { waited_ns, ..account })
-        }
-        fn steal_ns(&mut self) -> Option<u64> {
-            None
-        }
-    }
-
-    impl Shared {
-        fn waited_ns(&mut self) -> u64 {
-            self.0.now_ns() / 5_000_000 * self.1
-        }
-    }
-
-    #[test]
-    fn gaps_are_what_was_stolen_and_nothing_else() {
-        let told = |on_us: u64, off_us: u64, waits_us: u64| {
-            let mut core = Shared(EmulatedCore::with_turns(1, on_us * 1000, off_us * 1000), waits_us * 1000);
-            let (mut sum, mut gaps) = (0, 0);
-            let mut on_gap = |gap_ns| {
-                sum += gap_ns;
-                gaps += 1;
-            };
-            work(&mut core, Duration::from_millis(200), || false, Some(&mut on_gap));
-            (sum as f64, gaps, core.0.stolen_ns() as f64)
-        };
-        for (on_us, off_us) in [(2000, 2000), (8000, 8000), (3000, 500)] {
-            let (told_ns, gaps, stolen_ns) = told(on_us, off_us, 0);
-            assert!(
-                gaps > 10 && (told_ns / stolen_ns - 1.0).abs() < 0.05,
-                "{told_ns} told, {stolen_ns} stolen"
-            );
-        }
-        assert_eq!(told(1_000_000, 0, 0).1, 0, "nothing was stolen");
-        assert_eq!(told(1_000_000, 0, 2000).1, 0, "other tasks ran");
-        let (told_ns, _, stolen_ns) = told(3000, 1000, 2000);
-        assert!(
-            (told_ns / stolen_ns - 1.0).abs() < 0.1,
-            "{told_ns} told, {stolen_ns} stolen, and other tasks ran"
-        );
+        assert_eq!(work(&mut EmulatedCore::new(1), Duration::from_millis(60), || true), None);
     }
 }

@@ -15,7 +15,7 @@ use crate::stats::GuestStats;
 use crate::topology::TopologyKeeper;
 use crate::vcpu_limit::Limiter;
 use crate::{beside, metrics, speed, sys, GuestError};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
 use scx_utils::{
     scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report, ScxExitKind, UserExitInfo,
 };
@@ -138,19 +138,14 @@ impl<'a> Running<'a> {
         let mut skel = load(options, &hints, &domains, storage, &online).map_err(DaemonError::Load)?;
         domains.install(&mut skel)?;
         let link = scx_ops_attach!(skel, tandem_guest).map_err(DaemonError::Load)?;
-        let source = StealSource::of(&skel);
         let (mut prober, mut topology) = (None, None);
         if options.probe {
             let budget = Arc::new(Budget::new(options.probe_budget_pct, online.len()));
             let isolated = if options.probe_isolated { Vec::new() } else { isolated_cpus() };
-            // Where steal is reported, the scheduler knows of each preemption.
-            let tells = match source.is_exact() {
-                true => None,
-                false => Some(MapHandle::try_from(&skel.maps.probe_tells).map_err(DaemonError::Map)?),
-            };
-            prober = Some(Prober::new(nr_cpus, isolated.clone(), Arc::clone(&budget), tells));
+            prober = Some(Prober::new(nr_cpus, isolated.clone(), Arc::clone(&budget)));
             topology = Some(TopologyKeeper::start(nr_cpus, isolated, TOPOLOGY_FILE.into(), budget)?);
         }
+        let source = StealSource::of(&skel);
         // The vCPU limit needs an exact account of steal.
         let vcpu_limit =
             (options.vcpu_limit && !options.dedicate && source.is_exact()).then(|| Limiter::new(domains));
@@ -324,7 +319,7 @@ impl StealSource {
         match self {
             Self::Page => "the KVM steal time page",
             Self::Kernel => "the kernel's accounting",
-            Self::PageUnused | Self::Ticks => "late ticks and gaps of probes (the host does not report it)",
+            Self::PageUnused | Self::Ticks => "late ticks (the host does not report it)",
         }
     }
 }
@@ -371,7 +366,6 @@ fn load<'a>(
     open.maps.domains.set_max_entries(u32::try_from(nr_cpus)?)?;
     open.maps.slice_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
     open.maps.ivh_timers.set_max_entries(u32::try_from(nr_cpus)?)?;
-    open.maps.probe_tells.set_max_entries(u32::try_from(nr_cpus)?)?;
     let ops = open.struct_ops.tandem_guest_mut();
     ops.exit_dump_len = options.exit_dump_len;
     // Wake-ups on idle CPUs are completed there, not by the waking CPU (older kernels have no such flag:

@@ -22,7 +22,7 @@ use std::ptr;
 use tandem_bpf::native::{Side, GUEST, HOST};
 
 /// Maps that the daemon sizes to the number of CPUs.
-const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers", "ivh_timers", "probe_tells"];
+const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers", "ivh_timers"];
 
 /// Map of the timer that recomputes group weights.
 const REFRESH_TIMER: &str = "refresh_timer";
