@@ -163,8 +163,8 @@ static __always_inline void join_to_move(struct task_struct *p, struct task_stat
 
 /*
  * If moving a waiting task to `cpu` makes the imbalance smaller, it joins the queue there, and its weight is
- * returned. One that has begun to run since it was found is left as it is. A function apart from the loop that calls it: otherwise the verifier would follow each of its paths
- * through every iteration.
+ * returned. One that has begun to run since it was found is left as it is. A function apart from the loop that
+ * calls it: otherwise the verifier would follow each of its paths through every iteration.
  */
 COLD u64 pull_task(s32 pid, s32 cpu, u64 excess)
 {

@@ -226,6 +226,8 @@ mod tests {
         let steal = || find(&examine(&paths, true, Some(&kvm), support), "steal time").clone();
         assert_eq!(steal().state, State::Good);
         std::fs::create_dir(dir.path().join("proc")).unwrap();
+        std::fs::write(dir.path().join("proc/cmdline"), "quiet no-steal-accounting\n").unwrap();
+        assert!(steal().state == State::Good && !steal().found.contains("no-steal-acc"));
         std::fs::write(dir.path().join("proc/cmdline"), "ro quiet no-steal-acc\n").unwrap();
         assert!(steal().state == State::Good && steal().found.contains("no-steal-acc"));
     }

@@ -371,10 +371,7 @@ fn run_workload(
         let mut words = on(*machine) + &last_words(Some(output));
         if output.timed_out {
             // Was it starved, or did it wait for something?
-            for fact in [session.schedulers_in_words(), in_words(&times)] {
-                words += " / ";
-                words += &fact;
-            }
+            words += &format!(" / {} / {}", session.schedulers_in_words(), in_words(&times));
         }
         return Err(bad(words));
     }

@@ -32,6 +32,11 @@ struct Member {
 
 const FREE: Member = Member { group: 0, nice: 0, only: None };
 
+/// A task that is pinned to a CPU.
+const fn on(cpu: usize) -> Member {
+    Member { only: Some(cpu), ..FREE }
+}
+
 /// What several CPUs do concurrently.
 pub struct Scenario {
     /// Its name.
@@ -56,7 +61,12 @@ fn nothing_more(_: &mut Policy) -> Result<(), String> {
 
 /// Tasks 0 and 1 run on CPUs 0 and 1; all others wait for CPU 0.
 fn two_run(actor: &Actor<'_>) {
-    for task in 0..actor.with(|policy| policy.kernel().tasks.len()) {
+    two_of_them_run(actor, actor.with(|policy| policy.kernel().tasks.len()));
+}
+
+/// The same of the first tasks; the others sleep.
+fn two_of_them_run(actor: &Actor<'_>, tasks: usize) {
+    for task in 0..tasks {
         actor.wake(0, task);
         if task < 2 {
             actor.schedule(task);
@@ -111,13 +121,7 @@ fn turns(actor: &Actor<'_>) {
 }
 
 /// The tasks of `tasks_wait`: one on CPU 1, the others on CPU 0.
-const WAITING: &[Member] = &[
-    Member { only: Some(0), ..FREE },
-    Member { only: Some(1), ..FREE },
-    Member { only: Some(0), ..FREE },
-    Member { only: Some(0), ..FREE },
-    Member { only: Some(0), ..FREE },
-];
+const WAITING: &[Member] = &[on(0), on(1), on(0), on(0), on(0)];
 
 /// CPU 1 finds that CPU 0 is heavier, and pulls.
 fn pull_by_load_balance(actor: &Actor<'_>) {
@@ -262,11 +266,7 @@ pub const SCENARIOS: &[Scenario] = &[
         cpus: 2,
         stacked: false,
         groups: &[],
-        members: &[
-            Member { only: Some(0), ..FREE },
-            Member { only: Some(1), ..FREE },
-            Member { only: Some(0), ..FREE },
-        ],
+        members: &[on(0), on(1), on(0)],
         prepare: three_take_turns,
         parts: &[
             |actor| {
@@ -500,12 +500,7 @@ pub const SCENARIOS: &[Scenario] = &[
         groups: &[],
         members: &[FREE; 6],
         prepare: |actor| {
-            for task in 0..5 {
-                actor.wake(0, task);
-                if task < 2 {
-                    actor.schedule(task);
-                }
-            }
+            two_of_them_run(actor, 5);
             actor.with(|policy| policy.park(2, 0, true, false));
         },
         parts: &[
@@ -544,13 +539,7 @@ pub const SCENARIOS: &[Scenario] = &[
         cpus: 3,
         stacked: true,
         groups: &[],
-        members: &[
-            Member { only: Some(1), ..FREE },
-            Member { only: Some(0), ..FREE },
-            Member { only: Some(1), ..FREE },
-            Member { only: Some(1), ..FREE },
-            FREE,
-        ],
+        members: &[on(1), on(0), on(1), on(1), FREE],
         prepare: |actor| {
             for task in 0..4 {
                 actor.wake(1, task);
