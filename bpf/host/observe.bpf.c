@@ -185,6 +185,11 @@ static __always_inline struct thread_record *record_of(const struct task_struct 
 	if (p->flags & PF_KTHREAD___TANDEM) {
 		tgid = vhost_owner(p);
 		kind = THREAD_VHOST;
+		/* The name has the number of the thread that set the device up, which is the process's as a rule. */
+		if (tgid && !bpf_map_lookup_elem(&vms, &tgid)) {
+			r = bpf_map_lookup_elem(&threads, &tgid);
+			tgid = r ? r->tgid : 0;
+		}
 	}
 	/* Nothing would remove the record of a thread that has ended: it would be that of the next one with its number. */
 	if (!tgid || p->flags & PF_EXITING___TANDEM || !bpf_map_lookup_elem(&vms, &tgid))

@@ -34,7 +34,7 @@ enum exit_class {
 struct time_histogram {
 	u64 count;
 	u64 sum_ns;
-	u32 buckets[NR_TIME_BUCKETS];
+	u64 buckets[NR_TIME_BUCKETS];
 };
 
 /* A thread of a VM. All times and counts grow from when it was first seen. */

@@ -84,6 +84,14 @@ impl Thread {
         }
     }
 
+    /// At least what an earlier state said: a record that was changed while it was read can have the last stretch twice.
+    fn not_below(&mut self, earlier: &Self) {
+        if (earlier.born_ns, earlier.vm) == (self.born_ns, self.vm) {
+            self.run_ns = self.run_ns.max(earlier.run_ns);
+            self.ready_ns = self.ready_ns.max(earlier.ready_ns);
+        }
+    }
+
     /// What has come since an earlier state; all of it, if that was of another thread.
     fn since(&self, earlier: Option<&Self>) -> Self {
         let Some(earlier) =
@@ -139,6 +147,15 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// No thread's total is below what an earlier snapshot says.
+    pub(crate) fn not_below(&mut self, earlier: &Self) {
+        for (tid, thread) in &mut self.threads {
+            if let Some(earlier) = earlier.threads.get(tid) {
+                thread.not_below(earlier);
+            }
+        }
+    }
+
     /// The VMs that have threads in it, by the process of their VMM.
     pub fn vms(&self) -> BTreeSet<u32> {
         self.threads.values().map(|thread| thread.vm).collect()
@@ -228,6 +245,8 @@ pub fn between(earlier: &Snapshot, later: &Snapshot, mut label: impl FnMut(u32) 
         let came = thread.since(earlier.threads.get(tid));
         vms.entry(thread.vm).or_default().push((*tid, came));
     }
+    // The VMM may outlive its VM.
+    vms.retain(|_, threads| threads.iter().any(|(_, thread)| thread.role == Role::Vcpu));
     let labels: BTreeMap<u32, Label> = vms.keys().map(|pid| (*pid, label(*pid))).collect();
     let mut reports: Vec<VmReport> = vms
         .iter()
@@ -399,6 +418,33 @@ pub(crate) mod tests {
         assert_eq!(vm.taken_by_pct, [("vm20".to_owned(), 40.0), ("host".to_owned(), 10.0)]);
         let vcpus: Vec<Option<u32>> = vm.parts.iter().map(|part| part.vcpu).collect();
         assert_eq!(vcpus, [Some(0), Some(1), None]);
+    }
+
+    #[test]
+    fn a_vmm_without_vcpus_is_no_vm() {
+        let (earlier, mut later) = two_vms();
+        later.threads.retain(|_, thread| thread.vm != 10 || thread.role != Role::Vcpu);
+        let names: Vec<String> =
+            between(&earlier, &later, label).vms.into_iter().map(|vm| vm.label.name).collect();
+        assert_eq!(names, ["vm20"]);
+    }
+
+    #[test]
+    fn totals_never_fall() {
+        let (_, earlier) = two_vms();
+        let mut later = earlier.clone();
+        for thread in later.threads.values_mut() {
+            thread.run_ns = thread.run_ns.saturating_sub(S / 2);
+        }
+        later.not_below(&earlier);
+        assert_eq!(later, earlier);
+        // Another thread of the same number begins at its own totals.
+        let mut other = earlier.clone();
+        for thread in other.threads.values_mut() {
+            (thread.born_ns, thread.run_ns) = (7, 0);
+        }
+        other.not_below(&earlier);
+        assert!(other.threads.values().all(|thread| thread.run_ns == 0));
     }
 
     #[test]

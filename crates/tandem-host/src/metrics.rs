@@ -3,6 +3,7 @@
 
 use crate::figures::{Role, Snapshot, Taker, Thread, EXITS};
 use crate::vms::Labels;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use tandem_daemon::exporter::head;
 
@@ -42,13 +43,7 @@ pub fn render(totals: &Totals) -> String {
 
 /// The families that tell of VMs.
 pub(crate) fn of_vms(totals: &Totals, text: &mut String) {
-    let vcpus: Vec<(String, &Thread)> = totals
-        .snapshot
-        .threads
-        .values()
-        .filter(|thread| thread.role == Role::Vcpu)
-        .map(|thread| (format!("domain=\"{}\",vcpu=\"{}\"", domain(totals, thread.vm), thread.index), thread))
-        .collect();
+    let vcpus = vcpus(totals);
     for (name, unit, help, value) in OF_VCPUS {
         let name = if unit.is_empty() {
             format!("tandem_domain_vcpu_{name}")
@@ -104,6 +99,22 @@ pub(crate) fn of_vms(totals: &Totals, text: &mut String) {
     }
 }
 
+/// All vCPUs with their labels, each labels once: two VMs in one process are one domain, whose vCPUs of the same number are told apart by their
+/// threads.
+fn vcpus(totals: &Totals) -> Vec<(String, &Thread)> {
+    let mut seen = BTreeSet::new();
+    let vcpus = totals.snapshot.threads.iter().filter(|(_, thread)| thread.role == Role::Vcpu);
+    vcpus
+        .map(|(tid, thread)| {
+            let label = |vcpu: String| format!("domain=\"{}\",vcpu=\"{vcpu}\"", domain(totals, thread.vm));
+            let plain = label(thread.index.to_string());
+            let labels =
+                if seen.insert(plain.clone()) { plain } else { label(format!("{}/{tid}", thread.index)) };
+            (labels, thread)
+        })
+        .collect()
+}
+
 /// As a label's value.
 fn domain(totals: &Totals, pid: u32) -> String {
     totals.labels.of(pid).name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
@@ -114,6 +125,20 @@ mod tests {
     use super::*;
     use crate::figures::tests::{label, two_vms};
     use crate::vms::Label;
+
+    #[test]
+    fn no_series_comes_twice() {
+        let (_, mut snapshot) = two_vms();
+        // Another VM of the same process.
+        let twin = snapshot.threads[&12].clone();
+        snapshot.threads.insert(19, twin);
+        let text = render(&Totals { snapshot, labels: Labels::from([(10, label(10)), (20, label(20))]) });
+        let series =
+            || text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
+        let names: BTreeSet<&str> = series().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), series().count(), "{text}");
+        assert!(text.contains("vcpu=\"0/19\""), "{text}");
+    }
 
     #[test]
     fn vcpus_and_takers_are_rendered_under_their_names() {

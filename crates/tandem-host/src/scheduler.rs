@@ -46,6 +46,8 @@ const WARM_UP: Duration = Duration::from_millis(500);
 /// How long a client waits for an interval of the observer to end, and how often it asks.
 const PATIENCE: Duration = Duration::from_secs(8);
 const ASK_EVERY: Duration = Duration::from_millis(700);
+/// How long an observer that has failed rests.
+const WATCH_AGAIN: Duration = Duration::from_secs(60);
 /// With -vv the verifier reports its effort for each program.
 const VERIFIER_STATISTICS: u32 = 4;
 /// The kernel's description of the CPUs.
@@ -76,6 +78,7 @@ pub fn serve(options: &HostOptions) -> Result<(), HostError> {
         options,
         for_the_watch: options.observe.then_some(&mut storage),
         watch: None,
+        watch_again: None,
         set,
         labels: Labels::default(),
     };
@@ -125,6 +128,8 @@ struct Host<'o> {
     options: &'o HostOptions,
     for_the_watch: Option<&'o mut MaybeUninit<OpenObject>>,
     watch: Option<Watch<'o>>,
+    /// It has failed, and rests until then.
+    watch_again: Option<Instant>,
     /// What was set, by the names of VMs, also of those that are not there.
     set: BTreeMap<String, VmSettings>,
     labels: Labels,
@@ -149,15 +154,21 @@ impl Host<'_> {
             watch.pause();
             return false;
         }
+        if self.watch_again.is_some_and(|again| Instant::now() < again) {
+            return false;
+        }
         let resumed = watch.resume();
         self.unless_it_fails(resumed).is_some()
     }
 
-    /// Without the observer scheduling goes on.
+    /// Without the observer scheduling goes on; it is tried again later.
     fn unless_it_fails<T>(&mut self, done: Result<T, HostError>) -> Option<T> {
         done.inspect_err(|error| {
-            log::warn!("the VMs are not observed any more: {error}");
-            self.watch = None;
+            log::warn!("the VMs are not observed for {} s: {error}", WATCH_AGAIN.as_secs());
+            if let Some(watch) = &mut self.watch {
+                watch.pause();
+            }
+            self.watch_again = Some(Instant::now() + WATCH_AGAIN);
         })
         .ok()
     }

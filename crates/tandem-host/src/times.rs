@@ -19,17 +19,17 @@ pub struct Times {
 
 impl From<&intf::time_histogram> for Times {
     fn from(h: &intf::time_histogram) -> Self {
-        Self { count: h.count, sum_ns: h.sum_ns, buckets: h.buckets.map(u64::from) }
+        Self { count: h.count, sum_ns: h.sum_ns, buckets: h.buckets }
     }
 }
 
 impl Times {
-    /// What has come since an earlier state of the same histogram. Its buckets have 32 bits and wrap.
+    /// What has come since an earlier state of the same histogram.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut buckets = [0; BUCKETS];
         for (bucket, (now, then)) in buckets.iter_mut().zip(self.buckets.iter().zip(&earlier.buckets)) {
-            *bucket = u64::from((*now as u32).wrapping_sub(*then as u32));
+            *bucket = now.saturating_sub(*then);
         }
         Self {
             count: self.count.saturating_sub(earlier.count),

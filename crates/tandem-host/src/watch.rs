@@ -72,11 +72,14 @@ impl<'a> Watch<'a> {
     /// # Errors
     /// The observer's maps cannot be read.
     pub fn interval(&mut self) -> Result<Option<(Report, Arc<Totals>)>, HostError> {
-        let later = self.observer.snapshot()?;
-        let Some(earlier) = self.earlier.replace(later.clone()) else {
+        let mut later = self.observer.snapshot()?;
+        let Some(earlier) = self.earlier.take() else {
+            self.earlier = Some(later);
             self.observer.settle();
             return Ok(None);
         };
+        later.not_below(&earlier);
+        self.earlier = Some(later.clone());
         self.labels.update(&later.vms());
         let mut report = between(&earlier, &later, |pid| self.labels.of(pid));
         report.not_observed = self.observer.not_observed();

@@ -302,7 +302,8 @@ impl HostCmd {
                 }
                 std::thread::sleep(STEP.min(next.saturating_duration_since(Instant::now())));
             }
-            next += interval;
+            // After a suspend: no interval is made up for.
+            next = (next + interval).max(Instant::now());
             let Some((report, totals)) = watch.interval()? else { continue };
             if !self.print(&report)? {
                 return Ok(ExitCode::SUCCESS);
