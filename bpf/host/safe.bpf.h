@@ -7,8 +7,9 @@
  * where KVM hands over to pending work before it enters the guest, the way from the guest's exit to the exit's handling, which is where
  * a preemptible kernel switches, and where a halted vCPU waits. Elsewhere the vCPU goes on, on debt, in short slices, until it comes by one of them.
  *
- * The VMM's other threads do the VM's I/O. They go on while its vCPUs pay. No group gets further into debt than its quota of one period,
- * and by its VMM's threads than half of it.
+ * The VMM's other threads do the VM's I/O. They go on while its vCPUs pay. A group gets no further into debt than its quota of one period, and
+ * by its VMM's threads than half of it, but for one shortest run on each pCPU (TANDEM_QUOTA_RUN_MIN_NS). After a period that paid only a part of the debt
+ * the VMM's threads wait like the vCPUs.
  *
  * What it does not know: a vCPU that handles pending work may hold locks in there (memory reclaim, work of other kernel parts), and one that has left
  * to its VMM by a fast exit in the system calls that it makes until KVM runs it again.
@@ -88,16 +89,21 @@ int BPF_PROG(host_handles_tdx)
 #define VCPU_DEBT_NS (100 * NSEC_PER_USEC_)
 #define VMM_DEBT_NS NSEC_PER_MSEC_
 
+/* A thread of the VMM that has run for so long since it slept computes, and waits like a vCPU. */
+#define VMM_BURST_MOST_NS (4 * NSEC_PER_MSEC_)
+/* The parts of a quota that may be owed: by vCPUs on their way to a safe point, and by the VMM's threads. */
+#define VCPU_DEBT_PART 1
+#define VMM_DEBT_PART 2
+
 /*
- * Is no group with a quota at or above this one deeper in debt than one part in `part` of its quota? The VMM's threads have less room
- * than the vCPUs: otherwise they alone could use up each period's quota before any vCPU gets some.
+ * For how long may a task of a group go on without quota, by all quotas at or above the group? 0: it may not. The VMM's threads have less room than
+ * the vCPUs, and none in a period that has begun in debt: otherwise they alone could use up each period's quota before any vCPU gets some.
  */
-COLD u32 may_borrow(u32 group, u32 part, u64 now)
+COLD u64 loan_ns(u32 group, bool of_vmm, u64 now)
 {
 	u32 limit = limit_of(group), i;
+	u64 least = of_vmm ? VMM_DEBT_NS : VCPU_DEBT_NS;
 
-	if (!part)
-		return 0;
 	bpf_for(i, 0, MAX_DEPTH) {
 		struct group_state *g;
 
@@ -107,11 +113,13 @@ COLD u32 may_borrow(u32 group, u32 part, u64 now)
 		if (!g)
 			break;
 		roll_period(g, now);
-		if (g->pool_ns <= -(s64)(g->quota_ns / part))
+		if (of_vmm && g->began_in_debt)
 			return 0;
+		least = min_u64(least, quota_loan_ns(g->pool_ns, g->quota_ns, of_vmm ? VMM_DEBT_PART : VCPU_DEBT_PART,
+						     i ? nr_cpu_ids : g->running));
 		limit = limit_above(g);
 	}
-	return 1;
+	return least;
 }
 
 /* For how long may p go on although its group has no quota left? 0: it has to wait. */
@@ -128,8 +136,10 @@ static __always_inline u64 debt_ns(const struct task_struct *p, struct task_stat
 	if (t->side.safe != limits_generation)
 		t->side.safe = 0;
 	if (is_vcpu(t))
-		return t->side.safe != limits_generation && vm_uses(t, VM_SAFE_POINTS) && may_borrow(t->group, 1, now) ? VCPU_DEBT_NS : 0;
-	return bpf_map_lookup_elem(&vmms, &tgid) && may_borrow(t->group, 2, now) ? VMM_DEBT_NS : 0;
+		return t->side.safe != limits_generation && vm_uses(t, VM_SAFE_POINTS) ? loan_ns(t->group, false, now) : 0;
+	if (t->burst_ns >= VMM_BURST_MOST_NS || !bpf_map_lookup_elem(&vmms, &tgid))
+		return 0;
+	return loan_ns(t->group, true, now);
 }
 
 #endif

@@ -122,25 +122,30 @@ static __always_inline void give_back_place(u64 place)
 		__sync_fetch_and_sub(vcpus_at(vm, (s32)(u32)place - 1), 1);
 }
 
-static __always_inline void take_place(struct task_state *t, s32 cpu)
-{
-	struct vm_state *vm = vm_of(t);
-	u64 before;
-
-	if (!vm)
-		return;
-	__sync_fetch_and_add(vcpus_at(vm, cpu), 1);
-	before = __sync_lock_test_and_set(&t->side.place, place_of(t->side.vm, cpu));
-	if (before)
-		give_back_place(before);
-}
-
 static __always_inline void leave_place(struct task_state *t)
 {
 	u64 place = t->side.place ? __sync_lock_test_and_set(&t->side.place, 0) : 0;
 
 	if (place)
 		give_back_place(place);
+}
+
+static __always_inline void take_place(struct task_state *t, s32 cpu)
+{
+	/* Read once: the task may end meanwhile. */
+	u32 number = *(volatile u32 *)&t->side.vm;
+	struct vm_state *vm = vm_state(number);
+	u64 before;
+
+	if (!vm || vm->generation != t->side.generation)
+		return;
+	__sync_fetch_and_add(vcpus_at(vm, cpu), 1);
+	before = __sync_lock_test_and_set(&t->side.place, place_of(number, cpu));
+	if (before)
+		give_back_place(before);
+	/* It may have ended, or have stopped being a vCPU of that VM, before its place was set. */
+	if (t->ended || !vm_of(t))
+		leave_place(t);
 }
 
 /* A record for a VM that was not known. Returns its number plus 1; 0: there is no room. */

@@ -55,6 +55,9 @@ bool BPF_STRUCT_OPS(host_yield, struct task_struct *from, struct task_struct *to
 		return false;
 	if (is_far_ahead(t, c, now) || is_far_ahead(target, there, now))
 		return false;
+	/* A task that has been chosen to run next here: then the kernel does not ask for another one. */
+	if (k_waiting(SCX_DSQ_LOCAL_ON | cpu))
+		return false;
 	/* The next dispatch here is claimed already, and that claim is kept. */
 	if (c->side.yield_to || c->side.yields_in_row >= YIELDS_IN_ROW_MAX)
 		return false;
@@ -106,7 +109,9 @@ COLD int claim_not_served(s32 cpu)
  */
 COLD bool serve_yielded(s32 cpu)
 {
-	struct cpu_state *c = cpu_state(cpu);
+	/* With core scheduling a sibling's CPU does this for `cpu`. */
+	s32 here = bpf_get_smp_processor_id();
+	struct cpu_state *c = cpu_state(cpu), *own = cpu_state(here);
 	bool moved = false;
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *to;
@@ -114,7 +119,7 @@ COLD bool serve_yielded(s32 cpu)
 	u64 key, first, queue;
 	s32 pid, from;
 
-	if (!c)
+	if (!c || !own)
 		return false;
 	pid = c->side.yield_to;
 	c->side.yield_to = 0;
@@ -127,11 +132,11 @@ COLD bool serve_yielded(s32 cpu)
 		goto out;
 	from = queue_cpu(t);
 	queue = queue_of(cpu, t->class);
-	c->move_stake = 0;
-	c->move_key = t->deadline;
+	own->move_stake = 0;
+	own->move_key = t->deadline;
 	if (from < 0 || (from != cpu && !join_elsewhere(pid, from, cpu)))
 		goto out;
-	key = c->move_key;
+	key = own->move_key;
 	if (k_peek_key(queue, &first) && !time_before_ns(key, first))
 		key = first - 1;
 	/* The task need not be the iterator's: it has to be in that queue. */
@@ -143,7 +148,7 @@ COLD bool serve_yielded(s32 cpu)
 	if (moved)
 		moved = k_take(queue);
 	else
-		not_taken_over(pid, cpu);
+		not_taken_over(pid, here);
 out:
 	if (moved)
 		count(c, CNT_YIELDED);

@@ -69,6 +69,12 @@ void sim_task_set_up(struct task_struct *p, s32 pid, const char *comm, u32 len, 
 	p->scx.slice = SCX_SLICE_DFL;
 }
 
+/* A task is a thread of this process. */
+void sim_set_process(struct task_struct *p, s32 process)
+{
+	p->tgid = process;
+}
+
 u64 sim_slice(const struct task_struct *p)
 {
 	return p->scx.slice;

@@ -28,6 +28,7 @@ void sim_set_up(u32 cpu_ids, bool page, u64 request_ns, bool timers, u64 watchdo
 	*(volatile bool *)&slice_timers_enabled = timers;
 	*(volatile u64 *)&watchdog_ns = watchdog;
 	safe_points = SAFE_BEFORE_ENTRY | SAFE_AFTER_EXIT;
+	sees_vcpus_come = 1;
 	nr_llcs = llcs;
 }
 
@@ -46,20 +47,72 @@ void sim_set_techniques(u32 ivh, bool bvs, bool rwc, bool dedicate, u32 left_out
 	}
 }
 
-/* KVM's run function, called by this task for a vCPU of this VM. */
-void sim_runs_vcpu(struct task_struct *p, u64 kvm, u64 vcpu, u32 pid)
-{
-	struct task_state *t = task_state(p);
+/* KVM's records of VMs and their vCPUs: what of them is read. */
+#define SIM_VMS 4096
+#define SIM_VCPUS 65536
+static struct kvm___tandem kvms[SIM_VMS];
+static struct kvm_vcpu___tandem kvm_vcpus[SIM_VCPUS];
 
-	if (t)
-		vcpu_of_vm(t, p->pid, vcpu, kvm, pid);
+/* The current thread enters KVM's run function for this vCPU of this VM. Returns whether there are records for them. */
+bool sim_runs_vcpu(u32 vm, u32 vcpu)
+{
+	u64 ctx[1];
+
+	if (vm >= SIM_VMS || vcpu >= SIM_VCPUS)
+		return false;
+	kvm_vcpus[vcpu].kvm = &kvms[vm];
+	ctx[0] = (u64)&kvm_vcpus[vcpu];
+	host_vcpu_runs(ctx);
+	return true;
 }
 
-/* It is where it holds no kernel lock, or not. */
-void sim_set_safe(struct task_struct *p, bool safe)
+/* The current thread, in KVM's run function for this vCPU, has been switched in. */
+void sim_vcpu_comes(u32 vcpu)
 {
-	struct task_state *t = task_state(p);
+	u64 ctx[1] = { (u64)&kvm_vcpus[vcpu % SIM_VCPUS].preempt_notifier };
 
-	if (t)
-		t->side.safe = safe ? limits_generation : 0;
+	host_vcpu_comes(ctx);
+}
+
+/* The vCPU of the current thread leaves its guest. */
+void sim_vcpu_exits(u32 vcpu)
+{
+	u64 ctx[2] = { (u64)&kvm_vcpus[vcpu % SIM_VCPUS], KVM_ISA_SVM___TANDEM };
+
+	host_vcpu_exits(ctx);
+}
+
+/* The reason of its exit is being handled. */
+void sim_handles_exit(void)
+{
+	u64 ctx[1] = { 0 };
+
+	host_handles_svm(ctx);
+}
+
+/* KVM destroys a VM. */
+void sim_vm_ends(u32 vm)
+{
+	u64 ctx[1] = { (u64)&kvms[vm % SIM_VMS] };
+
+	host_vm_ends(ctx);
+}
+
+/* VMs that have a vCPU counted on some pCPU; with none runnable there must be none. */
+u64 sim_left_of_vms(void)
+{
+	u64 left = 0;
+	u32 number, i;
+
+	for (number = 1; number <= MAX_VMS; number++) {
+		struct vm_state *vm = vm_state(number);
+		bool counted = false;
+
+		if (!vm)
+			break;
+		for (i = 0; i < MAX_PLACES; i++)
+			counted |= vm->at[i] != 0;
+		left += counted;
+	}
+	return left;
 }

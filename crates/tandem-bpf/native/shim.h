@@ -12,8 +12,8 @@
 
 #define BPF_NO_PRESERVE_ACCESS_INDEX
 #define __builtin_preserve_access_index(x) (x)
-/* Only the existence of fields and types is queried. */
-#define __builtin_preserve_field_info(field, kind) 1
+/* Of fields the offset is queried (kind 0), or whether they exist; of types only that. */
+#define __builtin_preserve_field_info(field, kind) ((kind) ? 1 : (u64)&(field))
 #define __builtin_preserve_type_info(type, kind) 1
 #define __builtin_btf_type_id(type, kind) 0
 

@@ -14,6 +14,8 @@ use crate::scx::{NewTask, Policy, Settings};
 use std::ffi::CStr;
 
 const MS: Ns = 1_000_000;
+/// Process of the VMM of VM 0: beyond the numbers of tasks.
+const VMM: i32 = 1000;
 
 /// A group. Its parent is the group before it if `nested`, else the root.
 #[derive(Debug, Clone, Copy)]
@@ -22,15 +24,21 @@ struct Group {
     max_us: Option<(u64, u64)>,
 }
 
-/// A task: its group (0 is the root), its nice value, and the CPU that it is pinned to, if any.
+/// A task: its group (0 is the root), its nice value, the CPU that it is pinned to, if any, and the VM whose vCPU it runs, if any.
 #[derive(Debug, Clone, Copy)]
 struct Member {
     group: usize,
     nice: i32,
     only: Option<usize>,
+    vm: Option<u32>,
 }
 
-const FREE: Member = Member { group: 0, nice: 0, only: None };
+const FREE: Member = Member { group: 0, nice: 0, only: None, vm: None };
+
+/// A vCPU of a VM.
+const fn vcpu(vm: u32) -> Member {
+    Member { vm: Some(vm), ..FREE }
+}
 
 /// A task that is pinned to a CPU.
 const fn on(cpu: usize) -> Member {
@@ -565,7 +573,124 @@ pub const SCENARIOS: &[Scenario] = &[
         moves: &[c"evicted"],
         check: Policy::bans_are_counted,
     },
+    Scenario {
+        name: "a vCPU yields to a sibling that is pulled, while another thread wakes up",
+        sides: &[Side::Host],
+        cpus: 2,
+        stacked: false,
+        groups: &[],
+        members: &[vcpu(1), vcpu(2), vcpu(1), vcpu(1), FREE],
+        prepare: |actor| {
+            two_of_them_run(actor, 4);
+            actor.pass(4 * MS);
+        },
+        parts: &[
+            |actor| {
+                actor.yield_to(0, 2);
+                actor.yield_to(0, 3);
+            },
+            |actor| actor.sleep(1),
+            |actor| {
+                actor.wake(0, 4);
+                actor.schedule(0);
+            },
+        ],
+        moves: &[c"yielded", c"pulled", c"preempted"],
+        check: promises_are_kept,
+    },
+    Scenario {
+        name: "a vCPU yields to a sibling while a thread that preempts it wakes up",
+        sides: &[Side::Host],
+        cpus: 2,
+        stacked: false,
+        groups: &[],
+        members: &[vcpu(1), on(1), vcpu(1), on(0)],
+        prepare: |actor| {
+            two_of_them_run(actor, 3);
+            actor.pass(2 * MS);
+        },
+        parts: &[
+            // What wakes up here is switched to after whatever the other CPU has done meanwhile.
+            |actor| {
+                actor.wake(0, 3);
+                actor.yield_to(0, 2);
+            },
+            |actor| actor.tick(1),
+        ],
+        moves: &[c"yields", c"preempted"],
+        check: promises_are_kept,
+    },
+    Scenario {
+        name: "a VM ends, and its number is given to another one, while its vCPUs run and are pulled",
+        sides: &[Side::Host],
+        cpus: 2,
+        stacked: false,
+        groups: &[],
+        members: &[vcpu(1), vcpu(2), vcpu(1), vcpu(1), FREE],
+        prepare: |actor| {
+            two_of_them_run(actor, 4);
+            actor.pass(4 * MS);
+        },
+        parts: &[
+            |actor| {
+                actor.with(|policy| {
+                    policy.vm_ends(1);
+                    let again = policy.runs_vcpu(4, 3, 9);
+                    actor.require(again.is_ok(), "there is no room for a VM");
+                });
+                actor.wake(0, 4);
+                actor.schedule(0);
+            },
+            |actor| actor.sleep(1),
+            |actor| actor.schedule(0),
+        ],
+        moves: &[c"pulled", c"vcpus"],
+        check: promises_are_kept,
+    },
+    Scenario {
+        name: "vCPUs on two CPUs use up the quota of their VM, holding locks and not",
+        sides: &[Side::Host],
+        cpus: 2,
+        stacked: false,
+        groups: &[Group { nested: false, max_us: Some((1000, 9000)) }],
+        members: &[
+            Member { group: 1, ..vcpu(1) },
+            Member { group: 1, ..vcpu(1) },
+            Member { group: 1, ..vcpu(1) },
+        ],
+        prepare: |actor| {
+            two_of_them_run(actor, 3);
+            actor.with(|policy| policy.hold_locks(true));
+            actor.pass(MS);
+        },
+        parts: &[
+            |actor| {
+                for _ in 0..3 {
+                    actor.tick(0);
+                    actor.schedule(0);
+                    actor.pass(MS / 4);
+                }
+                actor.with(|policy| policy.hold_locks(false));
+                periods_pass(actor);
+            },
+            |actor| {
+                actor.tick(1);
+                actor.schedule(1);
+            },
+            |actor| actor.end(1, 2),
+        ],
+        moves: &[c"throttled", c"unthrottled", c"on_debt"],
+        check: promises_are_kept,
+    },
 ];
+
+/// A directed yield that was answered with yes had its way, and no vCPU is counted on a pCPU.
+fn promises_are_kept(policy: &mut Policy) -> Result<(), String> {
+    match (policy.counter(c"broken"), policy.left_of_vms()) {
+        (Some(0), 0) => Ok(()),
+        (broken, left) => Err(format!("{broken:?} promises broken, vCPUs of {left} VMs left on pCPUs")),
+    }
+}
 
 /// The result of exploring a scenario.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -593,10 +718,10 @@ impl Scenario {
             let parent = if group.nested { number } else { 0 };
             policy.add_group(Some(parent), 100, false, group.max_us)?;
         }
-        for member in self.members {
+        for (vcpu, member) in self.members.iter().enumerate() {
             let allowed: Vec<bool> =
                 (0..self.cpus).map(|cpu| member.only.is_none_or(|only| only == cpu)).collect();
-            policy.add_task(&NewTask {
+            let task = policy.add_task(&NewTask {
                 name: "task",
                 cpu: member.only.unwrap_or(0),
                 allowed: &allowed,
@@ -605,6 +730,10 @@ impl Scenario {
                 slice_ns: 0,
                 group: member.group,
             })?;
+            if let Some(vm) = member.vm {
+                policy.joins_process(task, VMM + vm as i32);
+                policy.runs_vcpu(task, vm, vcpu as u32)?;
+            }
         }
         Ok(policy)
     }

@@ -101,6 +101,8 @@ pub struct TaskSpec {
     pub slice_ns: Option<Ns>,
     /// When it starts, ns.
     pub start_ns: Ns,
+    /// The guest whose VMM it is a thread of.
+    pub vmm_of: Option<usize>,
 }
 
 impl TaskSpec {
@@ -117,6 +119,7 @@ impl TaskSpec {
             group: 0,
             slice_ns: None,
             start_ns: 0,
+            vmm_of: None,
         }
     }
 }
@@ -245,6 +248,7 @@ impl Machine {
             batch: spec.batch,
             idle: spec.idle,
             real_time: spec.real_time,
+            vmm_of: spec.vmm_of,
             woken: false,
             runnable_since: 0,
             ran_at: 0,

@@ -198,6 +198,48 @@ fn a_vm_has_what_its_quota_says() {
     assert_eq!(counter(c"on_debt"), 0, "it stops where it holds no lock");
 }
 
+/// A VM with a quota of 1 ms, one CPU-bound vCPU, and two threads of its VMM that compute. Returns what the vCPU got of that quota, and what all did.
+fn beside_a_busy_vmm(of_vmm: bool) -> (f64, f64) {
+    let mut m = machine(2, 0);
+    let group = m.add_group(0, 0, &GroupSpec { max: Some((MS, 100 * MS)), ..GroupSpec::default() });
+    let vm = busy_vm(&mut m, "vm", 1, group);
+    let vmm_of = of_vmm.then_some(m.tasks[vm[0]].world + 1);
+    for _ in 0..2 {
+        let thread = TaskSpec { group, vmm_of, ..TaskSpec::new("vmm", Program::cpu_bound(1000.0)) };
+        m.add_task(0, &thread, 3);
+    }
+    m.run(20 * S, MOST).unwrap();
+    let all: f64 = m.tasks.iter().filter(|task| task.world == 0).map(|task| task.ran_ns as f64).sum();
+    let quota = 20.0 * 10.0 * MS as f64;
+    (ran(&m, &vm) / quota, all / quota)
+}
+
+#[test]
+fn a_busy_vmm_leaves_its_vcpu_some_of_a_small_quota() {
+    for of_vmm in [false, true] {
+        let (vcpu, all) = beside_a_busy_vmm(of_vmm);
+        assert!(vcpu > 0.05, "{vcpu} of the quota, threads of the VMM: {of_vmm}");
+        assert!((all - 1.0).abs() < 0.05, "{all} of the quota in all, threads of the VMM: {of_vmm}");
+    }
+}
+
+/// Where it holds a lock it goes on, until what is owed is as much as the quota of a period.
+#[test]
+fn a_vcpu_that_holds_a_lock_goes_on_without_quota() {
+    let mut m = machine(2, 0);
+    let group = m.add_group(0, 0, &GroupSpec { max: Some((10 * MS, 100 * MS)), ..GroupSpec::default() });
+    let vm = busy_vm(&mut m, "vm", 1, group);
+    let holds = |m: &mut Machine, hold| m.worlds[0].policy.as_mut().unwrap().hold_locks(hold);
+    holds(&mut m, true);
+    m.run(95 * MS, MOST).unwrap();
+    let ran_ns = ran(&m, &vm);
+    assert!((ran_ns / MS as f64 - 20.0).abs() < 1.0, "{ran_ns} ns with a quota of 10 ms and locks held");
+    holds(&mut m, false);
+    m.run(S, MOST).unwrap();
+    let ran_ns = ran(&m, &vm);
+    assert!((ran_ns / MS as f64 - 100.0).abs() < 1.5, "{ran_ns} ns of 100 ms");
+}
+
 /// Part of the time for which two siblings are on one pCPU while another would be as good: two VMs with as many vCPUs as there are pCPUs.
 fn stacked(left_out: u32) -> f64 {
     let mut m = machine(4, left_out);

@@ -29,6 +29,11 @@ pub(super) enum Offer {
     Displaced,
 }
 
+/// Process of the VMM of a guest: beyond the numbers of tasks.
+fn vmm_of(world: usize) -> i32 {
+    1_000_000 + world as i32
+}
+
 impl Machine {
     /// Loads the scheduler of its side for a kernel. The kernel's groups must exist already; its tasks are added later.
     ///
@@ -80,7 +85,12 @@ impl Machine {
                 self.tasks[task].scx = Some(number);
                 self.worlds[world].policy_tasks.push(task);
                 if let Kind::Vcpu { world, .. } = self.tasks[task].kind {
-                    policy.runs_vcpu(number, world as u64, task as u64 + 1);
+                    policy.joins_process(number, vmm_of(world));
+                    if let Err(error) = policy.runs_vcpu(number, world as u32, task as u32) {
+                        self.fail(error);
+                    }
+                } else if let Some(world) = self.tasks[task].vmm_of {
+                    policy.joins_process(number, vmm_of(world));
                 }
             }
             Err(error) => self.fail(error),

@@ -368,6 +368,7 @@ fn install(
                 group,
                 slice_ns: kind.slice_ns,
                 start_ns: kind.start_ns,
+                vmm_of: None,
             };
             let task = machine.add_task(world, &spec, seed);
             installed.tasks.push((kind.name.clone(), task));

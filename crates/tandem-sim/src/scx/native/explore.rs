@@ -366,6 +366,37 @@ impl Actor<'_> {
         });
     }
 
+    /// The current task of a CPU yields to a waiting one (`yield_to()`), with both run queues locked, and gives way if that is promised to be next.
+    pub fn yield_to(&self, cpu: usize, task: usize) {
+        let promised = loop {
+            let there = self.with(|policy| policy.kernel().tasks[task].cpu);
+            let (first, second) = (cpu.min(there), cpu.max(there));
+            self.stage.lock_queue(self.number, first);
+            if second != first {
+                self.stage.lock_queue(self.number, second);
+            }
+            let answer = self.with(|policy| {
+                let kernel = policy.kernel();
+                if kernel.tasks[task].cpu != there {
+                    return None;
+                }
+                let waits = kernel.tasks[task].place != Place::Nowhere && !kernel.tasks[task].running;
+                match kernel.cpus[cpu].curr.filter(|curr| waits && *curr != task) {
+                    Some(curr) => Some(policy.yields_to(cpu, curr, task)),
+                    None => Some(false),
+                }
+            });
+            self.stage.unlock_queue(first);
+            self.stage.unlock_queue(second);
+            if let Some(promised) = answer {
+                break promised;
+            }
+        };
+        if promised {
+            self.schedule(cpu);
+        }
+    }
+
     /// Dequeues a waiting task, changes its affinity, and enqueues it again (`sched_setaffinity()`).
     pub fn set_allowed(&self, here: usize, task: usize, allowed: &[bool]) {
         self.with_queue_of(task, || {

@@ -176,16 +176,26 @@ extern "C" fn bpf_jiffies64() -> u64 {
     kernel.now / kernel.tick_ns.max(1)
 }
 
-/// Thread and process are one here.
-extern "C" fn bpf_get_current_pid_tgid() -> u64 {
-    // Numbers of tasks begin where `add_task` lets them begin.
-    let pid = state().kernel.cpus[state().kernel.here].curr.map_or(0, |task| task as u64 + 100);
-    pid << 32 | pid
+/// The task that calls; none: no task runs on this CPU.
+fn current() -> Option<usize> {
+    let state = state();
+    state.vms.in_kvm.or(state.kernel.cpus[state.kernel.here].curr)
 }
 
-/// Programs on kernel functions are not called here.
-extern "C" fn bpf_get_func_arg(_ctx: *const c_void, _number: u32, _value: *mut u64) -> i64 {
-    -i64::from(libc::EINVAL)
+extern "C" fn bpf_get_current_pid_tgid() -> u64 {
+    // Numbers of tasks begin where `add_task` lets them begin.
+    let of = |task: usize| {
+        let pid = task as i32 + 100;
+        (state().vms.process_of(task, pid) as u64) << 32 | pid as u64
+    };
+    current().map_or(0, of)
+}
+
+/// As far as programs on kernel functions need it: the context holds the arguments.
+extern "C" fn bpf_get_func_arg(ctx: *const u64, number: u32, value: *mut u64) -> i64 {
+    // SAFETY: who calls a program gives it as many arguments as it asks for, and the program has room for one.
+    unsafe { *value = *ctx.add(number as usize) };
+    0
 }
 
 extern "C" fn bpf_get_smp_processor_id() -> u32 {
@@ -194,10 +204,9 @@ extern "C" fn bpf_get_smp_processor_id() -> u32 {
 
 extern "C" fn bpf_get_current_task_btf() -> Task {
     let state = state();
-    let here = state.kernel.here;
-    match state.kernel.cpus[here].curr {
+    match current() {
         Some(task) => state.tasks[task].pointer(),
-        None => state.idle_tasks[here].pointer(),
+        None => state.idle_tasks[state.kernel.here].pointer(),
     }
 }
 

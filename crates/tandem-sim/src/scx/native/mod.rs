@@ -9,6 +9,7 @@ mod image;
 mod kfuncs;
 mod maps;
 mod vcpus;
+mod vms;
 
 use super::kernel::{Effect, Kernel, Mask, ScxCpu, ScxTask};
 use super::settings::{NewTask, Settings, Techniques};
@@ -16,7 +17,7 @@ use crate::queue::Ns;
 use image::Image;
 use maps::{Kind, Map, Shape};
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ffi::{c_char, c_void, CStr};
 use std::ptr;
 use tandem_bpf::native::{Side, GUEST, HOST};
@@ -104,8 +105,7 @@ struct State {
     tasks: Vec<TaskMemory>,
     idle_tasks: Vec<TaskMemory>,
     by_pid: HashMap<i32, usize>,
-    /// Tasks that run a vCPU.
-    vcpus: BTreeSet<usize>,
+    vms: vms::Vms,
     cgroups: Vec<Box<[u64]>>,
     pages: Vec<Box<[u64]>>,
     timers: Vec<Timer>,
@@ -219,7 +219,7 @@ impl Policy {
             tasks: Vec::new(),
             idle_tasks: (0..cpus).map(|_| TaskMemory::new(usize::MAX, task_size)).collect(),
             by_pid: HashMap::new(),
-            vcpus: BTreeSet::new(),
+            vms: vms::Vms::default(),
             cgroups: Vec::new(),
             pages: (0..cpus).map(|_| vec![0; page_size.div_ceil(8)].into_boxed_slice()).collect(),
             timers: Vec::new(),
@@ -386,32 +386,6 @@ impl Policy {
         Ok(task)
     }
 
-    /// A task runs a vCPU of a VM (KVM's run function). The numbers name VM and vCPU, and are not 0. Nothing in a
-    /// guest scheduler.
-    pub fn runs_vcpu(&mut self, task: usize, vm: u64, vcpu: u64) {
-        let pointer = self.task(task);
-        // SAFETY: the type is that in native/host.c, and the pointer is that of a task.
-        if let Ok(runs) =
-            unsafe { function::<extern "C" fn(Task, u64, u64, u32)>(&self.image, "sim_runs_vcpu") }
-        {
-            self.with(0, |_| runs(pointer, vm, vcpu, vm as u32));
-            self.state.vcpus.insert(task);
-        }
-    }
-
-    /// A vCPU's thread that is about to be asked for its pCPU, or to be queued: it has just left its guest for an interrupt, or was
-    /// halted, and holds no lock of the kernel.
-    fn is_at_a_safe_point(&mut self, task: usize) {
-        if !self.state.vcpus.contains(&task) {
-            return;
-        }
-        let pointer = self.task(task);
-        // SAFETY: the type is that in native/host.c, and the pointer is that of a task.
-        if let Ok(set) = unsafe { function::<extern "C" fn(Task, bool)>(&self.image, "sim_set_safe") } {
-            self.with(0, |_| set(pointer, true));
-        }
-    }
-
     fn task(&mut self, task: usize) -> Task {
         self.state.tasks[task].pointer()
     }
@@ -473,14 +447,14 @@ impl Policy {
 
     /// `ops.enqueue()`.
     pub fn enqueue(&mut self, here: usize, task: usize, flags: u64) {
-        self.is_at_a_safe_point(task);
+        self.leaves_guest(task);
         self.call_task_flags(Op::Enqueue, here, task, flags);
     }
 
     /// `ops.dispatch()`; prev is the current task, if the policy schedules it.
     pub fn dispatch(&mut self, cpu: usize, prev: Option<usize>) {
         if let Some(prev) = prev {
-            self.is_at_a_safe_point(prev);
+            self.leaves_guest(prev);
         }
         let prev = prev.map_or(ptr::null_mut(), |task| self.task(task));
         self.state.kernel.dispatching = Some(cpu);
@@ -541,12 +515,14 @@ impl Policy {
     /// `ops.running()`.
     pub fn running(&mut self, cpu: usize, task: usize) {
         self.call_task(Op::Running, cpu, task);
+        self.enters_guest(task);
     }
 
     /// `ops.tick()`.
     pub fn tick(&mut self, cpu: usize, task: usize) {
-        self.is_at_a_safe_point(task);
+        self.leaves_guest(task);
         self.call_task(Op::Tick, cpu, task);
+        self.enters_guest(task);
     }
 
     /// `ops.stopping()`.

@@ -1,0 +1,112 @@
+//! What KVM tells the host scheduler: its programs on KVM's functions are called as they are on a host. A guest scheduler has none.
+
+use super::{function, Policy};
+use std::collections::BTreeMap;
+
+/// What is known of VMs.
+#[derive(Default)]
+pub(super) struct Vms {
+    /// Number of the vCPU that a task runs.
+    vcpus: BTreeMap<usize, u32>,
+    /// Process of a task that shares one with others.
+    processes: BTreeMap<usize, i32>,
+    /// The thread that is in a function of KVM; none: whoever runs on the CPU.
+    pub(super) in_kvm: Option<usize>,
+    /// vCPUs are where they hold a kernel lock, and no exit is seen.
+    hold_locks: bool,
+}
+
+impl Vms {
+    /// Process of a task that has this number itself.
+    pub(super) fn process_of(&self, task: usize, pid: i32) -> i32 {
+        self.processes.get(&task).copied().unwrap_or(pid)
+    }
+}
+
+impl Policy {
+    /// A task is a thread of this process from now on. By itself it has one of its own.
+    pub fn joins_process(&mut self, task: usize, process: i32) {
+        let pointer = self.task(task);
+        self.state.vms.processes.insert(task, process);
+        // SAFETY: the type is that in native/exports.h, and the pointer is that of a task.
+        if let Ok(set) =
+            unsafe { function::<extern "C" fn(super::Task, i32)>(&self.image, "sim_set_process") }
+        {
+            self.with(0, |_| set(pointer, process));
+        }
+    }
+
+    /// A task enters KVM's run function for a vCPU of a VM, both by their numbers.
+    ///
+    /// # Errors
+    /// There is no room for so many.
+    pub fn runs_vcpu(&mut self, task: usize, vm: u32, vcpu: u32) -> Result<(), String> {
+        // SAFETY: the type is that in native/host.c.
+        let runs = unsafe { function::<extern "C" fn(u32, u32) -> bool>(&self.image, "sim_runs_vcpu") };
+        let Ok(runs) = runs else { return Ok(()) };
+        if !self.in_kvm(task, || runs(vm, vcpu)) {
+            return Err(format!("no room for vCPU {vcpu} of VM {vm}"));
+        }
+        self.state.vms.vcpus.insert(task, vcpu);
+        Ok(())
+    }
+
+    /// KVM destroys a VM.
+    pub fn vm_ends(&mut self, vm: u32) {
+        // SAFETY: the type is that in native/host.c.
+        if let Ok(ends) = unsafe { function::<extern "C" fn(u32)>(&self.image, "sim_vm_ends") } {
+            self.with(0, |_| ends(vm));
+        }
+    }
+
+    /// Whether vCPUs are where they hold a kernel lock from now on. Otherwise each that is to lose its pCPU has just left its guest for an
+    /// interrupt, or was halted, and holds none.
+    pub fn hold_locks(&mut self, hold: bool) {
+        self.state.vms.hold_locks = hold;
+    }
+
+    /// VMs with a vCPU that is counted on some pCPU (must be 0 while no task is runnable).
+    pub fn left_of_vms(&mut self) -> u64 {
+        // SAFETY: the type is that in native/host.c.
+        let left = unsafe { function::<extern "C" fn() -> u64>(&self.image, "sim_left_of_vms") };
+        left.map_or(0, |left| self.with(0, |_| left()))
+    }
+
+    /// A vCPU's thread that is about to be asked for its pCPU, or to be queued, has left its guest.
+    pub(super) fn leaves_guest(&mut self, task: usize) {
+        let Some(vcpu) = self.state.vms.vcpus.get(&task).copied().filter(|_| !self.state.vms.hold_locks)
+        else {
+            return;
+        };
+        // SAFETY: the type is that in native/host.c.
+        if let Ok(exits) = unsafe { function::<extern "C" fn(u32)>(&self.image, "sim_vcpu_exits") } {
+            self.in_kvm(task, || exits(vcpu));
+        }
+    }
+
+    /// A vCPU's thread that runs: KVM's preempt notifier was called, and the reason of the last exit is handled.
+    pub(super) fn enters_guest(&mut self, task: usize) {
+        let Some(vcpu) = self.state.vms.vcpus.get(&task).copied() else { return };
+        // SAFETY: the types are those in native/host.c.
+        let (comes, handles) = unsafe {
+            (
+                function::<extern "C" fn(u32)>(&self.image, "sim_vcpu_comes"),
+                function::<extern "C" fn()>(&self.image, "sim_handles_exit"),
+            )
+        };
+        if let (Ok(comes), Ok(handles)) = (comes, handles) {
+            self.in_kvm(task, || {
+                comes(vcpu);
+                handles();
+            });
+        }
+    }
+
+    fn in_kvm<R>(&mut self, task: usize, call: impl FnOnce() -> R) -> R {
+        let here = self.state.kernel.here;
+        self.state.vms.in_kvm = Some(task);
+        let result = self.with(here, |_| call());
+        self.state.vms.in_kvm = None;
+        result
+    }
+}
