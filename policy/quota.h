@@ -65,12 +65,12 @@ POLICY u64 quota_run_ns(s64 pool_ns, u32 running_cpus)
 }
 
 /*
- * For how long may a task go on although the pool is empty, on debt of at most one part in `part` of the quota? 0: not at all. The debt is
- * shared by as many CPUs as the pool would be.
+ * For how long may a task go on although the pool is empty, on debt of at most one part in `part` of the quota? 0: not at all. Every one of
+ * `cpus` CPUs may be lent as much.
  */
-POLICY u64 quota_loan_ns(s64 pool_ns, u64 quota_ns, u32 part, u32 running_cpus)
+POLICY u64 quota_loan_ns(s64 pool_ns, u64 quota_ns, u32 part, u32 cpus)
 {
-	return part ? quota_run_ns(pool_ns + (s64)(quota_ns / part), running_cpus) : 0;
+	return part ? quota_run_ns(pool_ns + (s64)(quota_ns / part), cpus) : 0;
 }
 
 /*

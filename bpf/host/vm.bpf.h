@@ -144,7 +144,7 @@ static __always_inline void take_place(struct task_state *t, s32 cpu)
 	if (before)
 		give_back_place(before);
 	/* It may have ended, or have stopped being a vCPU of that VM, before its place was set. */
-	if (t->ended || !vm_of(t))
+	if (t->ended || t->side.vm != number)
 		leave_place(t);
 }
 

@@ -3,7 +3,7 @@
 
 use crate::figures::{Role, Snapshot, Taker, Thread, EXITS};
 use crate::vms::Labels;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use tandem_daemon::exporter::head;
 
@@ -102,15 +102,16 @@ pub(crate) fn of_vms(totals: &Totals, text: &mut String) {
 /// All vCPUs with their labels, each labels once: two VMs in one process are one domain, whose vCPUs of the same number are told apart by their
 /// threads.
 fn vcpus(totals: &Totals) -> Vec<(String, &Thread)> {
-    let mut seen = BTreeSet::new();
-    let vcpus = totals.snapshot.threads.iter().filter(|(_, thread)| thread.role == Role::Vcpu);
-    vcpus
+    let vcpus = || totals.snapshot.threads.iter().filter(|(_, thread)| thread.role == Role::Vcpu);
+    let mut count = BTreeMap::new();
+    for (_, thread) in vcpus() {
+        *count.entry((thread.vm, thread.index)).or_insert(0) += 1;
+    }
+    vcpus()
         .map(|(tid, thread)| {
-            let label = |vcpu: String| format!("domain=\"{}\",vcpu=\"{vcpu}\"", domain(totals, thread.vm));
-            let plain = label(thread.index.to_string());
-            let labels =
-                if seen.insert(plain.clone()) { plain } else { label(format!("{}/{tid}", thread.index)) };
-            (labels, thread)
+            let alone = count.get(&(thread.vm, thread.index)) == Some(&1);
+            let vcpu = if alone { thread.index.to_string() } else { format!("{}/{tid}", thread.index) };
+            (format!("domain=\"{}\",vcpu=\"{vcpu}\"", domain(totals, thread.vm)), thread)
         })
         .collect()
 }
@@ -125,6 +126,7 @@ mod tests {
     use super::*;
     use crate::figures::tests::{label, two_vms};
     use crate::vms::Label;
+    use std::collections::BTreeSet;
 
     #[test]
     fn no_series_comes_twice() {

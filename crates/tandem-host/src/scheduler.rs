@@ -149,16 +149,21 @@ impl Host<'_> {
 
     /// Attaches the observer or detaches it. Returns whether it begins to look now.
     fn watch_if(&mut self, wanted: bool) -> bool {
+        let rests = self.watch_rests();
         let Some(watch) = self.watch.as_mut().filter(|watch| watch.watches() != wanted) else { return false };
         if !wanted {
             watch.pause();
             return false;
         }
-        if self.watch_again.is_some_and(|again| Instant::now() < again) {
+        if rests {
             return false;
         }
         let resumed = watch.resume();
         self.unless_it_fails(resumed).is_some()
+    }
+
+    fn watch_rests(&self) -> bool {
+        self.watch_again.is_some_and(|again| Instant::now() < again)
     }
 
     /// Without the observer scheduling goes on; it is tried again later.
@@ -348,7 +353,8 @@ impl<'a, 'o> Running<'a, 'o> {
             self.next_interval = now + WARM_UP;
         }
         let interval_ends = read && now >= self.next_interval;
-        let ended = match self.host.watch.as_mut().filter(|_| interval_ends).map(Watch::interval) {
+        let watching = self.host.watch.as_mut().filter(|watch| interval_ends && watch.watches());
+        let ended = match watching.map(Watch::interval) {
             Some(ended) => self.host.unless_it_fails(ended).flatten(),
             None => None,
         };
@@ -387,6 +393,7 @@ impl<'a, 'o> Running<'a, 'o> {
         let mut now = Moment { loaded: 1, vms: vms.len() as u64, ..Moment::default() };
         now.observer = match &self.host.watch {
             None => ObserverState::None,
+            Some(_) if self.host.watch_rests() => ObserverState::None,
             Some(_) if self.observed_once => ObserverState::Tells,
             Some(_) => ObserverState::Begins,
         } as u64;

@@ -47,6 +47,7 @@ pub mod safe {
         pool_refilled(pool_ns: i64, quota_ns: u64, burst_ns: u64, periods: u64, uncharged: u64) -> i64;
         uncharged_ns(running: u32, periods: u64, period_ns: u64) -> u64;
         quota_run_ns(pool_ns: i64, running_cpus: u32) -> u64;
+        quota_loan_ns(pool_ns: i64, quota_ns: u64, part: u32, cpus: u32) -> u64;
         quota_wait_too_long(waited_ns: u64, watchdog_ns: u64) -> bool;
         load_of(weight: u64, capacity: u32) -> u64;
         light_share(old: u32, light_ns: u64, interval_ns: u64) -> u32;

@@ -200,3 +200,16 @@ proptest! {
         }
     }
 }
+
+/// Half of a quota of 10 ms may be owed, on two CPUs, to the nanosecond; the shortest run comes on top.
+#[test]
+fn a_loan_ends_where_the_debt_may_grow_no_more() {
+    let loan = |pool| quota_loan_ns(pool, 10_000_000, 2, 2);
+    assert_eq!(
+        [loan(0), loan(-1_000_000), loan(-4_999_999), loan(-5_000_000)],
+        [2_500_000, 2_000_000, 100_000, 0]
+    );
+    assert_eq!(quota_loan_ns(0, 10_000_000, 0, 2), 0);
+    assert_eq!(quota_loan_ns(-1, 2, 2, 0), 0);
+    assert_eq!(quota_loan_ns(i64::MIN / 2, u64::MAX / 4, 1, 0), 0);
+}

@@ -302,8 +302,11 @@ impl HostCmd {
                 }
                 std::thread::sleep(STEP.min(next.saturating_duration_since(Instant::now())));
             }
-            // After a suspend: no interval is made up for.
-            next = (next + interval).max(Instant::now());
+            next += interval;
+            // It was stopped, or its output was not read: no interval is made up for.
+            if next <= Instant::now() {
+                next = Instant::now() + interval;
+            }
             let Some((report, totals)) = watch.interval()? else { continue };
             if !self.print(&report)? {
                 return Ok(ExitCode::SUCCESS);

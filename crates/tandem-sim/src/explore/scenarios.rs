@@ -565,7 +565,7 @@ pub const SCENARIOS: &[Scenario] = &[
         check: promises_are_kept,
     },
     Scenario {
-        name: "a VM ends, and its number is given to another one, while its vCPUs run and are pulled",
+        name: "a VM ends, and another one is made, while its vCPUs run and are pulled",
         sides: &[Side::Host],
         cpus: 2,
         stacked: false,
@@ -585,7 +585,10 @@ pub const SCENARIOS: &[Scenario] = &[
                 actor.wake(0, 4);
                 actor.schedule(0);
             },
-            |actor| actor.sleep(1),
+            |actor| {
+                actor.sleep(1);
+                actor.sleep(1);
+            },
             |actor| actor.schedule(0),
         ],
         moves: &[c"pulled", c"vcpus"],

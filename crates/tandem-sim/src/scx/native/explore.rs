@@ -79,6 +79,7 @@ struct Context {
     dispatching: Option<usize>,
     buffer: Vec<(usize, Insertion)>,
     moved: usize,
+    in_kvm: Option<usize>,
 }
 
 struct Due {
@@ -127,8 +128,9 @@ impl Stage {
             return Context::default();
         }
         // SAFETY: the state of the policy whose callback runs; no other thread goes on meanwhile.
-        let kernel = unsafe { &mut (*state).kernel };
+        let (kernel, vms) = unsafe { (&mut (*state).kernel, &mut (*state).vms) };
         Context {
+            in_kvm: vms.in_kvm.take(),
             here: kernel.here,
             dispatching: kernel.dispatching.take(),
             buffer: std::mem::take(&mut kernel.buffer),
@@ -142,7 +144,8 @@ impl Stage {
             return;
         }
         // SAFETY: as above.
-        let kernel = unsafe { &mut (*state).kernel };
+        let (kernel, vms) = unsafe { (&mut (*state).kernel, &mut (*state).vms) };
+        vms.in_kvm = context.in_kvm;
         kernel.here = context.here;
         kernel.dispatching = context.dispatching;
         kernel.buffer = context.buffer;
