@@ -185,7 +185,8 @@ struct group_state {
 
 	s64 pool_ns;		/* policy/quota.h (atomic, any CPU) */
 	u64 period_start_ns;
-	u32 began_in_debt;	/* the current period's quota did not pay the whole debt */
+	u32 lent;		/* in this period a task went on without quota that has to stop if that lasts (side_debt_ns()) */
+	u32 lends_none;		/* the current period's quota did not pay what came of that */
 	u32 running;		/* CPUs on which its tasks run (atomic, any CPU) */
 	u32 admitted;		/* unthrottled tasks that have not had their slice yet (atomic, any CPU) */
 	u32 sharers;		/* cgroups that share this record because none was left */

@@ -85,7 +85,8 @@ static __always_inline void roll_period(struct group_state *g, u64 now)
 	old = g->pool_ns;
 	new = pool_refilled(old, g->quota_ns, g->burst_ns, passed, uncharged_of(g->running, passed, g->period_ns));
 	__sync_fetch_and_add(&g->pool_ns, new - old);
-	g->began_in_debt = new <= 0;
+	g->lends_none = new <= 0 && g->lent;
+	g->lent = 0;
 }
 
 /* First group at or above `group` whose quota is used up; 0: there is quota. */
@@ -162,7 +163,8 @@ COLD int set_quota(u32 group, u64 quota_ns, u64 period_ns, u64 burst_ns)
 	g->burst_ns = burst_ns;
 	g->period_start_ns = k_now();
 	g->pool_ns = quota_ns;
-	g->began_in_debt = 0;
+	g->lends_none = 0;
+	g->lent = 0;
 	g->quota_ns = quota_ns;
 	/* In this order: what was noted under the old set is never believed under the new one. */
 	__sync_fetch_and_add(&limits_generation, 1);

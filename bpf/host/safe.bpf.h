@@ -7,9 +7,9 @@
  * where KVM hands over to pending work before it enters the guest, the way from the guest's exit to the exit's handling, which is where
  * a preemptible kernel switches, and where a halted vCPU waits. Elsewhere the vCPU goes on, on debt, in short slices, until it comes by one of them.
  *
- * The VMM's other threads do the VM's I/O. They go on while its vCPUs pay, unless they compute. A group owes about half of its quota of one
- * period at most, and one shortest run on each pCPU (TANDEM_QUOTA_RUN_MIN_NS). After a period that did not pay its debt the VMM's threads are
- * throttled, too, and so is whoever has no loan: wherever they are.
+ * The VMM's other threads do the VM's I/O. They go on while its vCPUs pay, unless they compute. A group owes about its quota of one period at
+ * most, and one shortest run on each pCPU (TANDEM_QUOTA_RUN_MIN_NS); of that the VMM's threads may cause half. After a period that did not pay
+ * for them they are throttled, too. Whoever has no loan is throttled wherever it is.
  *
  * What it does not know: a vCPU that handles pending work may hold locks in there (memory reclaim, work of other kernel parts), and one that has left
  * to its VMM by a fast exit in the system calls that it makes until KVM runs it again.
@@ -91,13 +91,14 @@ int BPF_PROG(host_handles_tdx)
 
 /* A thread of the VMM that has run for so long since it slept computes, and is lent nothing. */
 #define VMM_BURST_MOST_NS (4 * NSEC_PER_MSEC_)
-/* One part in so many of a quota may be owed: what the next period pays, and has something left for those who wait. */
-#define DEBT_PART 2
+/* The parts of a quota that may be owed: by vCPUs on their way to a safe point, and by the VMM's threads. */
+#define VCPU_DEBT_PART 1
+#define VMM_DEBT_PART 2
 
 /*
- * For how long may a task of a group go on without quota, by all quotas at or above the group? 0: it may not. The VMM's threads have nothing in a
- * period that has begun in debt: otherwise they alone could use up each period's quota before any vCPU gets some. Every pCPU may ask at the
- * same time, before any of them is charged.
+ * For how long may a task of a group go on without quota, by all quotas at or above the group? 0: it may not. The VMM's threads have less room than
+ * the vCPUs, and none in a period that begins with a debt after one in which they had a loan: otherwise they alone could use up each period's
+ * quota before any vCPU gets some. Every pCPU may ask at the same time, before any of them is charged.
  */
 COLD u64 loan_ns(u32 group, bool of_vmm, u64 now)
 {
@@ -113,9 +114,11 @@ COLD u64 loan_ns(u32 group, bool of_vmm, u64 now)
 		if (!g)
 			break;
 		roll_period(g, now);
-		if (of_vmm && g->began_in_debt)
+		if (of_vmm && g->lends_none)
 			return 0;
-		least = min_u64(least, quota_loan_ns(g->pool_ns, g->quota_ns, DEBT_PART, nr_cpu_ids));
+		least = min_u64(least, quota_loan_ns(g->pool_ns, g->quota_ns, of_vmm ? VMM_DEBT_PART : VCPU_DEBT_PART, nr_cpu_ids));
+		if (of_vmm && least && !g->lent)
+			g->lent = 1;
 		limit = limit_above(g);
 	}
 	return least;
