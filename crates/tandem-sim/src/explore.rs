@@ -34,18 +34,6 @@ struct Member {
     vm: Option<u32>,
 }
 
-const FREE: Member = Member { group: 0, nice: 0, only: None, vm: None };
-
-/// A vCPU of a VM.
-const fn vcpu(vm: u32) -> Member {
-    Member { vm: Some(vm), ..FREE }
-}
-
-/// A task that is pinned to a CPU.
-const fn on(cpu: usize) -> Member {
-    Member { only: Some(cpu), ..FREE }
-}
-
 /// What several CPUs do concurrently.
 pub struct Scenario {
     /// Its name.

@@ -1,11 +1,23 @@
 //! What several CPUs do concurrently, of either side's scheduler.
 
-use super::{on, vcpu, Group, Member, Scenario, FREE};
+use super::{Group, Member, Scenario};
 use crate::queue::Ns;
 use crate::scx::explore::{Actor, Side};
 use crate::scx::Policy;
 
 const MS: Ns = 1_000_000;
+
+const FREE: Member = Member { group: 0, nice: 0, only: None, vm: None };
+
+/// A vCPU of a VM.
+const fn vcpu(vm: u32) -> Member {
+    Member { vm: Some(vm), ..FREE }
+}
+
+/// A task that is pinned to a CPU.
+const fn on(cpu: usize) -> Member {
+    Member { only: Some(cpu), ..FREE }
+}
 
 fn nothing_more(_: &mut Policy) -> Result<(), String> {
     Ok(())
@@ -105,14 +117,24 @@ fn periods_pass(actor: &Actor<'_>) {
     actor.schedule(1);
 }
 
+/// What most scenarios have in common.
+const PLAIN: Scenario = Scenario {
+    name: "",
+    sides: &Side::ALL,
+    cpus: 2,
+    stacked: false,
+    groups: &[],
+    members: &[],
+    prepare: two_run,
+    parts: &[],
+    moves: &[],
+    check: nothing_more,
+};
+
 /// All scenarios.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "an idle CPU pulls while the other one switches",
-        sides: &Side::ALL,
-        cpus: 2,
-        stacked: false,
-        groups: &[],
         members: &[FREE; 4],
         prepare: two_run,
         parts: &[
@@ -123,14 +145,11 @@ pub const SCENARIOS: &[Scenario] = &[
             |actor| actor.sleep(1),
         ],
         moves: &[c"pulled"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "a waiting task gets another affinity while it is pulled",
-        sides: &Side::ALL,
         cpus: 3,
-        stacked: false,
-        groups: &[],
         members: &[FREE; 5],
         prepare: two_run,
         parts: &[
@@ -139,26 +158,18 @@ pub const SCENARIOS: &[Scenario] = &[
             |actor| actor.schedule(2),
         ],
         moves: &[c"pulled"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "a waiting task ends while it is pulled",
-        sides: &Side::ALL,
-        cpus: 2,
-        stacked: false,
-        groups: &[],
         members: &[FREE; 4],
         prepare: two_run,
         parts: &[|actor| actor.end(0, 2), |actor| actor.sleep(1), |actor| actor.schedule(0)],
         moves: &[c"pulled"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "CPU-bound tasks are pulled by load balance while they run and sleep",
-        sides: &Side::ALL,
-        cpus: 2,
-        stacked: false,
-        groups: &[],
         members: WAITING,
         prepare: tasks_wait,
         parts: &[pull_by_load_balance, |actor| {
@@ -166,26 +177,18 @@ pub const SCENARIOS: &[Scenario] = &[
             actor.sleep(0);
         }],
         moves: &[c"lb_pulled"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "CPU-bound tasks are pulled by load balance while one of them begins to run",
-        sides: &Side::ALL,
-        cpus: 2,
-        stacked: false,
-        groups: &[],
         members: WAITING,
         prepare: tasks_wait,
         parts: &[pull_by_load_balance, |actor| actor.schedule(0)],
         moves: &[c"lb_pulled"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "CPU-bound tasks are pulled by load balance while they end",
-        sides: &Side::ALL,
-        cpus: 2,
-        stacked: false,
-        groups: &[],
         members: WAITING,
         prepare: tasks_wait,
         parts: &[pull_by_load_balance, |actor| {
@@ -194,14 +197,10 @@ pub const SCENARIOS: &[Scenario] = &[
             }
         }],
         moves: &[c"lb_pulled"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "CPU-bound tasks are pulled by load balance while they get another affinity",
-        sides: &Side::ALL,
-        cpus: 2,
-        stacked: false,
-        groups: &[],
         members: WAITING,
         prepare: tasks_wait,
         parts: &[pull_by_load_balance, |actor| {
@@ -210,14 +209,10 @@ pub const SCENARIOS: &[Scenario] = &[
             }
         }],
         moves: &[c"lb_pulled"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "tasks that take turns on two CPUs are pushed while one gets another affinity",
-        sides: &Side::ALL,
-        cpus: 2,
-        stacked: false,
-        groups: &[],
         members: &[on(0), on(1), on(0)],
         prepare: three_take_turns,
         parts: &[
@@ -229,25 +224,20 @@ pub const SCENARIOS: &[Scenario] = &[
             |actor| actor.set_allowed(1, 2, &[true, false]),
         ],
         moves: &[c"lb_pushed"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "a CPU goes offline while tasks are queued there and pulled",
-        sides: &Side::ALL,
         cpus: 3,
-        stacked: false,
-        groups: &[],
         members: &[FREE; 5],
         prepare: two_run,
         parts: &[|actor| actor.offline(2, 0), |actor| actor.sleep(1), |actor| actor.schedule(2)],
         moves: &[c"orphans"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "a group runs out of quota while its period ends",
-        sides: &Side::ALL,
         cpus: 3,
-        stacked: false,
         groups: &[Group { nested: false, max_us: Some((1_000, 10_000)) }],
         members: &[Member { group: 1, ..FREE }; 3],
         prepare: over_quota,
@@ -268,25 +258,20 @@ pub const SCENARIOS: &[Scenario] = &[
             },
         ],
         moves: &[c"throttled", c"unthrottled"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "a task out of quota ends",
-        sides: &Side::ALL,
-        cpus: 2,
-        stacked: false,
         groups: &[Group { nested: false, max_us: Some((1_000, 10_000)) }],
         members: &[Member { group: 1, ..FREE }; 3],
         prepare: throttled,
         parts: &[|actor| actor.end(0, 1), periods_pass, |actor| actor.wake(1, 2)],
         moves: &[c"unthrottled"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "a quota is set while tasks below it are queued",
-        sides: &Side::ALL,
         cpus: 3,
-        stacked: false,
         groups: &[
             Group { nested: false, max_us: None },
             Group { nested: true, max_us: None },
@@ -307,12 +292,11 @@ pub const SCENARIOS: &[Scenario] = &[
             1 => Ok(()),
             other => Err(format!("the quota of group 1 is lost: group {other} limits what is below it")),
         },
+        ..PLAIN
     },
     Scenario {
         name: "two groups run out of quota at once",
-        sides: &Side::ALL,
         cpus: 3,
-        stacked: false,
         groups: &[
             Group { nested: false, max_us: Some((2_000, 150_000)) },
             Group { nested: false, max_us: Some((2_000, 10_000)) },
@@ -339,14 +323,10 @@ pub const SCENARIOS: &[Scenario] = &[
             },
         ],
         moves: &[c"throttled"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "light tasks beside a heavy one are served by the wall clock",
-        sides: &Side::ALL,
-        cpus: 2,
-        stacked: false,
-        groups: &[],
         members: &[
             Member { nice: -20, only: Some(0), ..FREE },
             Member { nice: -20, only: Some(1), ..FREE },
@@ -374,25 +354,21 @@ pub const SCENARIOS: &[Scenario] = &[
             |actor| actor.sleep(1),
         ],
         moves: &[c"due"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "a task changes its group while it is pulled",
-        sides: &Side::ALL,
         cpus: 3,
-        stacked: false,
         groups: &[Group { nested: false, max_us: None }, Group { nested: true, max_us: None }],
         members: &[Member { group: 1, ..FREE }; 5],
         prepare: two_run,
         parts: &[|actor| actor.move_to_group(2, 3, 1, 2), |actor| actor.sleep(1), |actor| actor.schedule(2)],
         moves: &[c"pulled"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "a weight changes while the group's tasks are pulled and its weights are refreshed",
-        sides: &Side::ALL,
         cpus: 3,
-        stacked: false,
         groups: &[Group { nested: false, max_us: None }, Group { nested: true, max_us: None }],
         members: &[Member { group: 2, ..FREE }; 5],
         prepare: two_run,
@@ -409,13 +385,10 @@ pub const SCENARIOS: &[Scenario] = &[
             },
         ],
         moves: &[c"pulled"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "a throttled task changes its group",
-        sides: &Side::ALL,
-        cpus: 2,
-        stacked: false,
         groups: &[
             Group { nested: false, max_us: Some((1_000, 10_000)) },
             Group { nested: false, max_us: None },
@@ -424,14 +397,12 @@ pub const SCENARIOS: &[Scenario] = &[
         prepare: throttled,
         parts: &[|actor| actor.move_to_group(0, 1, 1, 2), periods_pass, |actor| actor.wake(1, 2)],
         moves: &[c"unthrottled"],
-        check: nothing_more,
+        ..PLAIN
     },
     Scenario {
         name: "a vCPU is parked while tasks run and wait there, and are pulled",
         sides: &[Side::Guest],
         cpus: 3,
-        stacked: false,
-        groups: &[],
         members: &[FREE; 5],
         prepare: two_run,
         parts: &[
@@ -443,13 +414,12 @@ pub const SCENARIOS: &[Scenario] = &[
         ],
         moves: &[c"evicted", c"pulled"],
         check: Policy::bans_are_counted,
+        ..PLAIN
     },
     Scenario {
         name: "a parked vCPU is given back while it is cleared and a task wakes up",
         sides: &[Side::Guest],
         cpus: 3,
-        stacked: false,
-        groups: &[],
         members: &[FREE; 6],
         prepare: |actor| {
             two_of_them_run(actor, 5);
@@ -464,13 +434,12 @@ pub const SCENARIOS: &[Scenario] = &[
         ],
         moves: &[c"evicted"],
         check: Policy::bans_are_counted,
+        ..PLAIN
     },
     Scenario {
         name: "a vCPU goes offline while it is parked, and is given back",
         sides: &[Side::Guest],
         cpus: 3,
-        stacked: false,
-        groups: &[],
         members: &[FREE; 5],
         prepare: two_run,
         parts: &[
@@ -484,13 +453,13 @@ pub const SCENARIOS: &[Scenario] = &[
         ],
         moves: &[c"orphans"],
         check: Policy::bans_are_counted,
+        ..PLAIN
     },
     Scenario {
         name: "the spare vCPU of a stack is banned while tasks run and wait there, and one wakes up",
         sides: &[Side::Guest],
         cpus: 3,
         stacked: true,
-        groups: &[],
         members: &[on(1), on(0), on(1), on(1), FREE],
         prepare: |actor| {
             for task in 0..4 {
@@ -516,13 +485,11 @@ pub const SCENARIOS: &[Scenario] = &[
         ],
         moves: &[c"evicted"],
         check: Policy::bans_are_counted,
+        ..PLAIN
     },
     Scenario {
         name: "a vCPU yields to a sibling that is pulled, while another thread wakes up",
         sides: &[Side::Host],
-        cpus: 2,
-        stacked: false,
-        groups: &[],
         members: &[vcpu(1), vcpu(2), vcpu(1), vcpu(1), FREE],
         prepare: |actor| {
             two_of_them_run(actor, 4);
@@ -541,13 +508,11 @@ pub const SCENARIOS: &[Scenario] = &[
         ],
         moves: &[c"yielded", c"pulled", c"preempted"],
         check: promises_are_kept,
+        ..PLAIN
     },
     Scenario {
         name: "a vCPU yields to a sibling while a thread that preempts it wakes up",
         sides: &[Side::Host],
-        cpus: 2,
-        stacked: false,
-        groups: &[],
         members: &[vcpu(1), on(1), vcpu(1), on(0)],
         prepare: |actor| {
             two_of_them_run(actor, 3);
@@ -563,13 +528,11 @@ pub const SCENARIOS: &[Scenario] = &[
         ],
         moves: &[c"yields", c"preempted"],
         check: promises_are_kept,
+        ..PLAIN
     },
     Scenario {
         name: "a VM ends, and another one is made, while its vCPUs run and are pulled",
         sides: &[Side::Host],
-        cpus: 2,
-        stacked: false,
-        groups: &[],
         members: &[vcpu(1), vcpu(2), vcpu(1), vcpu(1), FREE],
         prepare: |actor| {
             two_of_them_run(actor, 4);
@@ -593,12 +556,11 @@ pub const SCENARIOS: &[Scenario] = &[
         ],
         moves: &[c"pulled", c"vcpus"],
         check: promises_are_kept,
+        ..PLAIN
     },
     Scenario {
         name: "vCPUs on two CPUs use up the quota of their VM, holding locks and not",
         sides: &[Side::Host],
-        cpus: 2,
-        stacked: false,
         groups: &[Group { nested: false, max_us: Some((1000, 9000)) }],
         members: &[
             Member { group: 1, ..vcpu(1) },
@@ -628,6 +590,7 @@ pub const SCENARIOS: &[Scenario] = &[
         ],
         moves: &[c"throttled", c"unthrottled", c"on_debt"],
         check: promises_are_kept,
+        ..PLAIN
     },
 ];
 

@@ -1,11 +1,36 @@
 //! What KVM tells the host scheduler: its programs on KVM's functions are called as they are on a host. A guest scheduler has none.
 
+use super::image::Image;
 use super::{function, Policy};
 use std::collections::BTreeMap;
+
+/// Where KVM calls the scheduler's programs all the time.
+#[derive(Clone, Copy)]
+struct Entries {
+    comes: extern "C" fn(u32),
+    exits: extern "C" fn(u32),
+    handles_exit: extern "C" fn(),
+}
+
+impl Entries {
+    /// None: the image is that of a guest's scheduler.
+    fn find(image: &Image) -> Option<Self> {
+        // SAFETY: the types are those in native/host.c.
+        unsafe {
+            Some(Self {
+                comes: function(image, "sim_vcpu_comes").ok()?,
+                exits: function(image, "sim_vcpu_exits").ok()?,
+                handles_exit: function(image, "sim_handles_exit").ok()?,
+            })
+        }
+    }
+}
 
 /// What is known of VMs.
 #[derive(Default)]
 pub(super) struct Vms {
+    /// Found with the first vCPU.
+    entries: Option<Entries>,
     /// Number of the vCPU that a task runs.
     vcpus: BTreeMap<usize, u32>,
     /// Process of a task that shares one with others.
@@ -44,6 +69,7 @@ impl Policy {
         // SAFETY: the type is that in native/host.c.
         let runs = unsafe { function::<extern "C" fn(u32, u32) -> bool>(&self.image, "sim_runs_vcpu") };
         let Ok(runs) = runs else { return Ok(()) };
+        self.state.vms.entries = self.state.vms.entries.or_else(|| Entries::find(&self.image));
         if !self.in_kvm(task, || runs(vm, vcpu)) {
             return Err(format!("no room for vCPU {vcpu} of VM {vm}"));
         }
@@ -72,32 +98,26 @@ impl Policy {
         left.map_or(0, |left| self.with(0, |_| left()))
     }
 
+    /// The vCPU that a task runs, and KVM's calls for it.
+    fn vcpu_of(&self, task: usize) -> Option<(u32, Entries)> {
+        let vms = &self.state.vms;
+        vms.vcpus.get(&task).copied().zip(vms.entries)
+    }
+
     /// A vCPU's thread that is about to be asked for its pCPU, or to be queued, has left its guest.
     pub(super) fn leaves_guest(&mut self, task: usize) {
-        let Some(vcpu) = self.state.vms.vcpus.get(&task).copied().filter(|_| !self.state.vms.hold_locks)
-        else {
-            return;
-        };
-        // SAFETY: the type is that in native/host.c.
-        if let Ok(exits) = unsafe { function::<extern "C" fn(u32)>(&self.image, "sim_vcpu_exits") } {
+        let vcpu = self.vcpu_of(task).filter(|_| !self.state.vms.hold_locks);
+        if let Some((vcpu, Entries { exits, .. })) = vcpu {
             self.in_kvm(task, || exits(vcpu));
         }
     }
 
     /// A vCPU's thread that runs: KVM's preempt notifier was called, and the reason of the last exit is handled.
     pub(super) fn enters_guest(&mut self, task: usize) {
-        let Some(vcpu) = self.state.vms.vcpus.get(&task).copied() else { return };
-        // SAFETY: the types are those in native/host.c.
-        let (comes, handles) = unsafe {
-            (
-                function::<extern "C" fn(u32)>(&self.image, "sim_vcpu_comes"),
-                function::<extern "C" fn()>(&self.image, "sim_handles_exit"),
-            )
-        };
-        if let (Ok(comes), Ok(handles)) = (comes, handles) {
+        if let Some((vcpu, Entries { comes, handles_exit, .. })) = self.vcpu_of(task) {
             self.in_kvm(task, || {
                 comes(vcpu);
-                handles();
+                handles_exit();
             });
         }
     }
