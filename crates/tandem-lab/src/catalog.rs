@@ -86,6 +86,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "test-host",
     "test-host-boots",
     "test-host-faults",
+    "test-host-quota",
     "test-host-kvm",
     "demo-host",
     "host-weights",
@@ -135,6 +136,17 @@ mod tests {
     fn every_built_in_experiment_is_valid_and_named_as_its_file() {
         for (experiment, (name, _)) in super::all().unwrap().iter().zip(super::BUILT_IN) {
             assert_eq!(experiment.name, *name);
+        }
+    }
+
+    #[test]
+    fn each_file_of_experiments_is_built_in() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let stem = path.file_stem().unwrap().to_str().unwrap();
+            let is_experiment = path.extension().is_some_and(|kind| kind == "toml");
+            assert!(!is_experiment || super::find(stem).is_ok(), "{stem} is not in BUILT_IN");
         }
     }
 }
