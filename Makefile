@@ -52,7 +52,7 @@ paper: build ## The papers' experiments in the simulator: docs/RESULTS.md
 	$(TANDEM) sim results docs/RESULTS.md
 
 evidence: build ## Measure all claims (ONLY=experiment for one) and write docs/EVIDENCE.md
-	$(TANDEM) evidence $(if $(ONLY),--only $(ONLY))
+	$(TANDEM) evidence $(if $(ONLY),--only $(ONLY)) $(if $(GROW),--grow)
 
 clean: ## Remove build results (the lab's downloads: tandem lab clean)
 	cargo clean

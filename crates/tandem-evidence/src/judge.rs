@@ -69,6 +69,35 @@ pub fn judge(claim: &Claim, result: Option<&ExperimentResult>) -> Judgement {
     }
 }
 
+/// Samples of an arm after which a claim stays open if they do not settle it.
+pub const SAMPLES_MOST: usize = 40;
+
+/// Are there enough samples to judge a claim that is judged by the interval of a ratio? If the interval is no wider than half of the margin, whatever
+/// it says: who stops as soon as a claim holds finds that too many hold. A claim without a margin gets [`SAMPLES_MOST`].
+pub fn has_enough(claim: &Claim, result: &ExperimentResult) -> bool {
+    let margin = match claim.target {
+        Target::NotWorseBy(margin) | Target::NotWorseThanRivalsBy(margin) => margin,
+        Target::RatioBelow(_) | Target::RatioAbove(_) => 0.0,
+        _ => return true,
+    };
+    let metrics: Result<Vec<Metric>, _> =
+        claim.metric.all().iter().map(|name| metric_of(claim, name, result)).collect();
+    // A metric or arm that is not there will not come.
+    let Ok(mut metrics) = metrics else { return true };
+    if claim.combine == Combine::Mean && metrics.len() > 1 {
+        metrics = mean_of(claim, &metrics, result).into_iter().collect();
+    }
+    metrics.iter_mut().all(|metric| {
+        if let Target::NotWorseThanRivalsBy(_) = claim.target {
+            let best = best_rival(metric, &claim.arm, baseline_of(claim, result));
+            let Some(best) = best.map(|(name, ..)| name.to_owned()) else { return true };
+            metric.compute_ratios(&best, true, result.seed);
+        }
+        let narrow = metric.ratio.get(&claim.arm).is_some_and(|r| r.ci95[1] - r.ci95[0] <= margin / 2.0);
+        narrow || metric.samples_of(&claim.arm).len() >= SAMPLES_MOST
+    })
+}
+
 fn baseline_of<'a>(claim: &'a Claim, result: &'a ExperimentResult) -> &'a str {
     claim.against.as_deref().unwrap_or(&result.baseline)
 }
@@ -143,14 +172,11 @@ fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str, seed: u64) -> Ju
     let holds_if = |holds: bool| if holds { Standing::Holds } else { Standing::Missed };
     let met = |holds: bool, figure: String| Judgement { standing: holds_if(holds), figure };
     let ratio = metric.ratio.get(&claim.arm);
-    let ratio_figure = |prefix: &str| match ratio {
-        Some(r) => format!("{prefix}ratio {:.3} [{:.3}, {:.3}]", r.median, r.ci95[0], r.ci95[1]),
-        None => format!("{prefix}no ratio"),
-    };
+    let n = metric.samples_of(&claim.arm).len();
     // Without a ratio (too few samples, or a baseline at zero) the claim is open.
     let by_ratio = |standing: &dyn Fn(&Ratio) -> Standing| Judgement {
         standing: ratio.map_or(Standing::Open, standing),
-        figure: ratio_figure(""),
+        figure: ratio.map_or("no ratio".into(), |r| format!("{}, n={n}", in_words(r))),
     };
     match claim.target {
         Target::RatioBelow(bound) => by_ratio(&|r| holds_if(r.ci95[1] < bound)),
@@ -174,11 +200,15 @@ fn judge_metric(claim: &Claim, metric: &Metric, baseline: &str, seed: u64) -> Ju
         Target::Shown {} => Judgement {
             standing: Standing::Shown,
             figure: match ratio {
-                Some(_) => ratio_figure(&format!("{}; ", range(metric, &claim.arm))),
+                Some(r) => format!("{}; {}", range(metric, &claim.arm), in_words(r)),
                 None => range(metric, &claim.arm),
             },
         },
     }
+}
+
+fn in_words(ratio: &Ratio) -> String {
+    format!("ratio {:.3} [{:.3}, {:.3}]", ratio.median, ratio.ci95[0], ratio.ci95[1])
 }
 
 /// Judges by the whole interval: holds if even its worst end is within the margin, is missed if even its best end is
@@ -206,7 +236,7 @@ fn against_the_best(metric: &Metric, arm: &str, baseline: &str, margin: f64, see
     match against.ratio.get(arm) {
         Some(r) => Judgement {
             standing: not_worse_by(margin, metric.better, r.ci95),
-            figure: format!("{said}; ratio {:.3} [{:.3}, {:.3}]", r.median, r.ci95[0], r.ci95[1]),
+            figure: format!("{said}; {}", in_words(r)),
         },
         None => open(&said),
     }
@@ -331,6 +361,45 @@ mod tests {
     }
 
     #[test]
+    fn samples_are_enough_when_the_interval_is_half_of_the_margin_or_there_are_many() {
+        let enough = |target, result: &ExperimentResult| has_enough(&claim(target), result);
+        let narrow = two_metrics([[0.99, 0.99, 0.99, 1.01, 1.01, 1.01], [1.0; 6]]);
+        assert!(enough(Target::NotWorseBy(0.05), &narrow));
+        assert!(!enough(Target::NotWorseBy(0.02), &narrow), "0.99 to 1.01 is all of the margin");
+        assert!(!enough(Target::NotWorseBy(0.0), &narrow) && !enough(Target::RatioBelow(1.0), &narrow));
+        assert!(enough(Target::RatioAtMost(0.5), &narrow), "not judged by the interval");
+        let wide = |n: usize| {
+            let mut result = ExperimentResult::new("x", Evidence::Kernel, "a", &["a", "b"], 1);
+            let metric = result.metric_mut("p95", "us", Better::Lower);
+            for i in 0..n {
+                metric.push("a", 1.0);
+                metric.push("b", if i % 2 == 0 { 0.5 } else { 2.0 });
+            }
+            result.compute_ratios(true);
+            result
+        };
+        assert!(!enough(Target::NotWorseBy(0.05), &wide(1)), "no ratio yet");
+        assert!(!enough(Target::NotWorseBy(0.05), &wide(SAMPLES_MOST - 1)));
+        assert!(enough(Target::NotWorseBy(0.0), &wide(SAMPLES_MOST)));
+    }
+
+    #[test]
+    fn samples_of_a_mean_and_against_a_rival_are_enough_by_their_own_interval() {
+        // They differ, and their mean does not.
+        let opposite =
+            two_metrics([[0.8, 0.9, 1.0, 1.1, 1.25, 1.0], [1.25, 1.0 / 0.9, 1.0, 1.0 / 1.1, 0.8, 1.0]]);
+        let several = |combine| Claim {
+            metric: Names::Several(vec!["p95".into(), "p50".into()]),
+            combine,
+            ..claim(Target::NotWorseBy(0.05))
+        };
+        assert!(has_enough(&several(Combine::Mean), &opposite));
+        assert!(!has_enough(&several(Combine::Each), &opposite));
+        let rival = claim(Target::NotWorseThanRivalsBy(0.05));
+        assert!(!has_enough(&rival, &opposite) && has_enough(&rival, &two_metrics([[1.0; 6], [1.0; 6]])));
+    }
+
+    #[test]
     fn a_figure_that_the_baseline_has_not_can_be_judged() {
         let mut result = ExperimentResult::new("x", Evidence::Model, "a", &["a", "b"], 1);
         result.metric_mut("p95", "", Better::Higher).push("b", 0.98);
@@ -352,7 +421,10 @@ mod tests {
         assert_eq!(each.standing, Standing::Missed);
         assert!(each.figure.starts_with("1 of 2 hold; missed: p50: ratio 1.280"), "{}", each.figure);
         let mean = judge(&several(Combine::Mean, Target::RatioBelow(0.81)), Some(&mixed));
-        assert_eq!((mean.standing, mean.figure.as_str()), (Standing::Holds, "ratio 0.800 [0.800, 0.800]"));
+        assert_eq!(
+            (mean.standing, mean.figure.as_str()),
+            (Standing::Holds, "ratio 0.800 [0.800, 0.800], n=6")
+        );
         let against = Claim { against: Some("c".into()), ..several(Combine::Mean, Target::RatioBelow(0.41)) };
         assert_eq!(judge(&against, Some(&mixed)).standing, Standing::Holds);
         let missing = Claim { against: Some("d".into()), ..against };

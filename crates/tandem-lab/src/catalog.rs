@@ -98,6 +98,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "host-poll",
     "host-echo",
     "host-observed",
+    "host-cost",
     "host-io",
     "host-start",
     "host-yield",

@@ -30,5 +30,5 @@ mod windows;
 
 pub use error::LabError;
 pub use experiment::Experiment;
-pub use run::{run, RunOptions};
+pub use run::{run, run_until, RunOptions};
 pub use sys::{catch_termination, termination_requested};

@@ -72,6 +72,18 @@ struct Measured {
 /// # Errors
 /// Nothing could be run: missing parts, a broken machine, an interruption.
 pub fn run(experiment: &Experiment, options: &RunOptions) -> Result<ExperimentResult, LabError> {
+    run_until(experiment, options, |_| true)
+}
+
+/// The same, again and again with all samples together, until there are enough of them. A later time that the rig fails is left out.
+///
+/// # Errors
+/// As for [`run()`].
+pub fn run_until(
+    experiment: &Experiment,
+    options: &RunOptions,
+    enough: impl Fn(&ExperimentResult) -> bool,
+) -> Result<ExperimentResult, LabError> {
     let progress = Progress::new(&experiment.name);
     let mut experiment = experiment.clone();
     experiment.reps = options.reps.unwrap_or(experiment.reps);
@@ -88,17 +100,26 @@ pub fn run(experiment: &Experiment, options: &RunOptions) -> Result<ExperimentRe
     result.attempts = 0;
     let rig = Rig { parts, images, accel, experiment, verbose: options.verbose };
     let mut measured = Measured::default();
-    for boot in 1..=rig.experiment.boots {
-        if rig.experiment.boots > 1 {
-            progress.step(&format!("boot {boot} of {}", rig.experiment.boots));
+    let mut so_far: Option<ExperimentResult> = None;
+    loop {
+        for boot in 1..=rig.experiment.boots {
+            if rig.experiment.boots > 1 {
+                progress.step(&format!("boot {boot} of {}", rig.experiment.boots));
+            }
+            match rig.deliver(&mut result, &progress)? {
+                Some(one) => measured.merge(one),
+                None if result.verdict == RunVerdict::Failed => return Ok(result),
+                None => return Ok(so_far.unwrap_or(result)),
+            }
         }
-        match rig.deliver(&mut result, &progress)? {
-            Some(one) => measured.merge(one),
-            None => return Ok(result),
+        let mut filled = result.clone();
+        fill(&mut filled, &rig.experiment, &measured);
+        if filled.verdict != RunVerdict::Ok || enough(&filled) {
+            return Ok(filled);
         }
+        progress.step("not enough samples: again");
+        so_far = Some(filled);
     }
-    fill(&mut result, &rig.experiment, measured);
-    Ok(result)
 }
 
 /// Everything that each boot of a run needs.
@@ -472,7 +493,7 @@ fn today() -> String {
     format!("{year}-{month:02}-{:02}", doy - (153 * mp + 2) / 5 + 1)
 }
 
-fn fill(result: &mut ExperimentResult, experiment: &Experiment, measured: Measured) {
+fn fill(result: &mut ExperimentResult, experiment: &Experiment, measured: &Measured) {
     for spec in experiment.workloads.iter().flat_map(|workload| &workload.metrics) {
         for arm in &experiment.arms {
             let key = (spec.name.clone(), arm.clone());

@@ -6,7 +6,7 @@ use clap::Args;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tandem_evidence::Book;
+use tandem_evidence::{has_enough, Book};
 use tandem_lab::{catalog, RunOptions};
 use tandem_result::ExperimentResult;
 
@@ -16,6 +16,9 @@ pub struct EvidenceCmd {
     /// Measure only this experiment (repeatable)
     #[arg(long, value_name = "EXPERIMENT")]
     only: Vec<String>,
+    /// Repeat each experiment until the intervals are half of the margins, or there are 40 samples of each arm
+    #[arg(long, conflicts_with = "render")]
+    grow: bool,
     /// Measure nothing: write the page from the stored results
     #[arg(long, conflicts_with = "only")]
     render: bool,
@@ -43,7 +46,11 @@ impl EvidenceCmd {
                 crate::cmd_sim::simulate(name)?
             } else {
                 let experiment = catalog::find(name)?;
-                let result = tandem_lab::run(&experiment, &RunOptions::default())?;
+                let enough = |result: &ExperimentResult| {
+                    let mut claims = book.claims.iter().filter(|claim| claim.experiment == *name);
+                    !self.grow || claims.all(|claim| has_enough(claim, result))
+                };
+                let result = tandem_lab::run_until(&experiment, &RunOptions::default(), enough)?;
                 print_result(&experiment.title, &result);
                 result
             };
