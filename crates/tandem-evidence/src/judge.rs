@@ -70,10 +70,10 @@ pub fn judge(claim: &Claim, result: Option<&ExperimentResult>) -> Judgement {
 }
 
 /// Samples of an arm after which a claim stays open if they do not settle it.
-pub const SAMPLES_MOST: usize = 40;
+const SAMPLES_MOST: usize = 40;
 
 /// Are there enough samples to judge a claim that is judged by the interval of a ratio? If the interval is no wider than half of the margin, whatever
-/// it says: who stops as soon as a claim holds finds that too many hold. A claim without a margin gets [`SAMPLES_MOST`].
+/// it says: who stops as soon as a claim holds finds that too many hold. A claim without a margin gets `SAMPLES_MOST`.
 pub fn has_enough(claim: &Claim, result: &ExperimentResult) -> bool {
     let margin = match claim.target {
         Target::NotWorseBy(margin) | Target::NotWorseThanRivalsBy(margin) => margin,
@@ -87,12 +87,12 @@ pub fn has_enough(claim: &Claim, result: &ExperimentResult) -> bool {
     if claim.combine == Combine::Mean && metrics.len() > 1 {
         metrics = mean_of(claim, &metrics, result).into_iter().collect();
     }
-    metrics.iter_mut().all(|metric| {
-        if let Target::NotWorseThanRivalsBy(_) = claim.target {
-            let best = best_rival(metric, &claim.arm, baseline_of(claim, result));
-            let Some(best) = best.map(|(name, ..)| name.to_owned()) else { return true };
-            metric.compute_ratios(&best, true, result.seed);
-        }
+    if let Target::NotWorseThanRivalsBy(_) = claim.target {
+        let baseline = baseline_of(claim, result);
+        metrics =
+            metrics.iter().filter_map(|m| to_best_rival(m, &claim.arm, baseline, result.seed)).collect();
+    }
+    metrics.iter().all(|metric| {
         let narrow = metric.ratio.get(&claim.arm).is_some_and(|r| r.ci95[1] - r.ci95[0] <= margin / 2.0);
         narrow || metric.samples_of(&claim.arm).len() >= SAMPLES_MOST
     })
@@ -229,17 +229,23 @@ fn not_worse_by(margin: f64, better: Better, [low, high]: [f64; 2]) -> Standing 
 fn against_the_best(metric: &Metric, arm: &str, baseline: &str, margin: f64, seed: u64) -> Judgement {
     let open = |figure: &str| Judgement { standing: Standing::Open, figure: figure.into() };
     let Some((name, best, own)) = best_rival(metric, arm, baseline) else { return open("no other arm") };
-    let (name, unit) = (name.to_owned(), &metric.unit);
-    let mut against = metric.clone();
-    against.compute_ratios(&name, true, seed);
+    let unit = &metric.unit;
     let said = format!("{own:.4} {unit}, {name} {best:.4} {unit}");
-    match against.ratio.get(arm) {
+    match to_best_rival(metric, arm, baseline, seed).as_ref().and_then(|against| against.ratio.get(arm)) {
         Some(r) => Judgement {
             standing: not_worse_by(margin, metric.better, r.ci95),
             figure: format!("{said}; {}", in_words(r)),
         },
         None => open(&said),
     }
+}
+
+/// A metric with its ratios to the best rival, if there is one.
+fn to_best_rival(metric: &Metric, arm: &str, baseline: &str, seed: u64) -> Option<Metric> {
+    let (name, ..) = best_rival(metric, arm, baseline)?;
+    let mut against = metric.clone();
+    against.compute_ratios(name, true, seed);
+    Some(against)
 }
 
 fn mean_ratio(metric: &Metric, arm: &str, baseline: &str) -> Option<f64> {

@@ -6,5 +6,5 @@ mod judge;
 mod render;
 
 pub use claim::{Book, BookError, Claim, Combine, Names, Statistic, Target};
-pub use judge::{has_enough, judge, Judgement, Standing, SAMPLES_MOST};
+pub use judge::{has_enough, judge, Judgement, Standing};
 pub use render::render;
