@@ -2,7 +2,8 @@
 /*
  * Virtual deadlines, after EEVDF (Stoica and Abdel-Wahab, 1995).
  *
- * Every queue has a virtual time V that advances by service / total weight. A task's virtual runtime v advances
+ * Every queue has a virtual time V, the mean of its tasks' v by weight: it advances by service / total weight, and
+ * moves when a task joins or leaves that is owed something or owes it. A task's virtual runtime v advances
  * by service / its weight; lag = V - v is what the task is owed (in nanoseconds at nice 0). A task has a
  * request r of CPU time and gets a deadline; the earliest deadline runs. Lag, never v, is what a task carries
  * from one queue to another, because each queue has a V of its own.
@@ -162,27 +163,42 @@ POLICY s64 lag_of(u64 clock, u64 v, u64 weight, u64 request)
 	return -(s64)min_u64(real_ns(v - clock, weight), (u64)limit);
 }
 
-/*
- * Virtual time with which a task joins a queue whose V is `clock`. Lag is not inflated as by PLACE_LAG in the
- * kernel. There V is the mean of the tasks in the queue and moves towards a task that joins. Here it does not,
- * and a task that sleeps often would get a new credit each time. (Measured: one in a hundred wake-ups of a
- * message storm took 2.4 ms instead of 0.6, some 300 ms.)
- */
-POLICY u64 v_on_join(u64 clock, s64 lag, u64 request, u64 weight)
-{
-	s64 limit = lag_limit(request);
-	u64 size;
+/* No lag is more than this, CPU time in ns: bounds the arithmetic. */
+#define TANDEM_LAG_MOST_NS (1ULL << 40)
 
-	lag = clamp_s64(lag, -limit, limit);
+/*
+ * The lag, against those who are in a queue of weight `others`, that becomes `lag` when the task has joined and V has moved towards it
+ * (clock_shift()): as inflated by PLACE_LAG in the kernel. And the lag against those who stay, when a task leaves that has `lag` among all.
+ */
+POLICY s64 lag_against(s64 lag, u64 weight, u64 others)
+{
+	u64 size = lag < 0 ? (u64)-lag : (u64)lag;
+
+	if (others)
+		size += min_u64(real_ns(virtual_ns(size, others), weight), TANDEM_LAG_MOST_NS);
+	return lag < 0 ? -(s64)size : (s64)size;
+}
+
+/* A lag against those who are in a queue, within what it may be when a task joins: its limit is that among all (see clock_shift()). */
+POLICY s64 lag_on_join(s64 lag, u64 weight, u64 others, u64 request)
+{
+	s64 limit = lag_against(lag_limit(request), weight, others);
+
+	return clamp_s64(lag, -limit, limit);
+}
+
+/* Virtual time of a task of this lag (at most twice TANDEM_LAG_MOST_NS) in a queue whose V is `clock`. */
+POLICY u64 v_of(u64 clock, s64 lag, u64 weight)
+{
 	/* Signed division is not available in BPF: work on the magnitude. */
-	size = virtual_ns(lag < 0 ? (u64)-lag : (u64)lag, weight);
+	u64 size = virtual_ns(lag < 0 ? (u64)-lag : (u64)lag, weight);
+
 	return lag < 0 ? clock + size : clock - size;
 }
 
 /*
- * How far V advances while a task that is alone gains `gained`. What it is owed it takes first: the task that owes it has left, and
- * does not stay in debt while it sleeps (lag_after_sleep()). In EEVDF V is moved when a task leaves with lag; here only the CPU itself
- * may move it. Otherwise the one that stays would keep its credit for ever, and come before each task that wakes up.
+ * How far V advances while a task that is alone gains `gained`. What it is owed by tasks that have ended it takes first. Otherwise it would keep
+ * its credit for ever, and come before each task that wakes up.
  */
 POLICY u64 progress_alone(u64 clock, u64 v, u64 gained)
 {
@@ -190,17 +206,33 @@ POLICY u64 progress_alone(u64 clock, u64 v, u64 gained)
 }
 
 /*
- * Keeps V near the tasks. A task that leaves and returns with a forgiven debt or a clamped credit got more or
- * less than in the fluid ideal, and V drifts away from the v of the tasks that stay. On a CPU of small total
- * weight it is soon off by seconds, and a task from elsewhere would be placed that far ahead or behind. The
- * picked task has nearly the smallest v, and no task leads it by more than B and a slice.
+ * How far V moves when a task of this lag leaves tasks of this `weight` behind; with -lag, when it joins, and they weigh so much with it. V is
+ * the mean of their v by weight, as in EEVDF: what they are owed in all is nothing. A task that leaves with a debt pays it while it sleeps
+ * (lag_after_sleep()). If V stood still those who stay would be owed it for ever, and each task that wakes up would wait until they have got it.
+ * The lag among all is limited, on both ways alike. If it were the lag against the others, a task that naps would be forgiven something
+ * each time: what it owes against those who stay is more than it owes among all.
  */
-POLICY u64 clock_anchored(u64 clock, u64 picked_v, u64 request, u64 weight, u64 base_ns)
+POLICY u64 clock_shift(s64 lag, u64 weight)
 {
-	u64 latest = picked_v + 2 * base_ns + virtual_ns(request, weight);
+	u64 size = weight ? virtual_ns(lag < 0 ? (u64)-lag : (u64)lag, weight) : 0;
 
-	if (time_before_ns(clock, picked_v))
-		return picked_v;
+	return lag < 0 ? -size : size;
+}
+
+/*
+ * Keeps V where the mean can be. Several CPUs move V, weights change and lags are clamped, so that it drifts. A task from elsewhere would be placed
+ * as far ahead or behind. The picked task has nearly the smallest v: no task comes before it by more than B. Each of the `tasks` of the queue
+ * owes no more than the limit of its lag, so that the mean of all is no further ahead than what they owe in all. (A bound that the mean can
+ * exceed would hold V behind the tasks: each is taken to owe more than it does, V goes back as it leaves, and one that waits is never served.)
+ * `request`: that of lag_limit(). `tasks` up to 65536.
+ */
+POLICY u64 clock_anchored(u64 clock, u64 picked_v, u64 base_ns, u64 request, u32 tasks, u64 weight)
+{
+	u64 owed = min_u64(tasks, 1U << 16) * (u64)lag_limit(request);
+	u64 latest = picked_v + 2 * base_ns + virtual_ns(owed, weight), earliest = picked_v - base_ns;
+
+	if (time_before_ns(clock, earliest))
+		return earliest;
 	return time_before_ns(latest, clock) ? latest : clock;
 }
 
@@ -210,19 +242,21 @@ POLICY u64 clock_anchored(u64 clock, u64 picked_v, u64 request, u64 weight, u64 
  */
 POLICY u64 v_reweighted(u64 clock, u64 v, u64 old_weight, u64 new_weight, u64 request)
 {
-	return v_on_join(clock, lag_of(clock, v, old_weight, request), request, new_weight);
+	return v_of(clock, lag_of(clock, v, old_weight, request), new_weight);
 }
 
 /*
  * A debt (negative lag) is paid off while other tasks are served: `progress` is how far V has advanced since
- * the task left the queue (DELAY_DEQUEUE in the kernel).
+ * the task left the queue (DELAY_DEQUEUE in the kernel). V goes back if another one leaves with a debt: then it is further ahead of those who stay.
  */
 POLICY s64 lag_after_sleep(s64 lag, s64 progress, u64 weight)
 {
 	u64 paid;
 
-	if (lag >= 0 || progress <= 0)
+	if (lag >= 0)
 		return lag;
+	if (progress <= 0)
+		return lag - (s64)min_u64(real_ns((u64)-progress, weight), TANDEM_LAG_MOST_NS);
 	paid = real_ns((u64)progress, weight);
 	return paid >= (u64)-lag ? 0 : lag + (s64)paid;
 }
@@ -237,6 +271,12 @@ POLICY bool waits_too_long(u64 ahead_ns, u64 queue_weight, u64 watchdog_ns)
 	return real_ns(ahead_ns, queue_weight) > watchdog_ns / 8;
 }
 
+/* Has a task had more than its share? (EEVDF calls it not eligible.) */
+POLICY bool is_ahead(u64 clock, u64 v)
+{
+	return time_before_ns(clock, v);
+}
+
 /*
  * Does a waking task preempt the current one? Not before the current task has run for a moment, unless it has
  * had more than its share (`curr_lead`: how far it is ahead of V; EEVDF calls it not eligible) and will not
@@ -248,6 +288,15 @@ POLICY bool wakeup_preempts(u64 wakee_deadline, u64 curr_deadline, s64 curr_lead
 	if (!time_before_ns(wakee_deadline, curr_deadline))
 		return false;
 	return curr_ran_ns >= min_run_ns(base_ns) || (curr_lead > 0 && curr_burst_ns >= long_burst_ns(base_ns));
+}
+
+/*
+ * Does a waking task that usually sleeps soon, and needs `need_ns` until then, preempt one that computes, whatever both are owed? If it has not
+ * had more than its share, and if it would come first in a queue where nobody is owed anything: a light one does not preempt a heavy one.
+ */
+POLICY bool prompt_preempts(u64 clock, u64 v, u64 need_ns, u64 weight, u64 curr_request_ns, u64 curr_weight)
+{
+	return !is_ahead(clock, v) && virtual_ns(need_ns, weight) <= virtual_ns(curr_request_ns, curr_weight);
 }
 
 /*

@@ -2,9 +2,9 @@
 /*
  * Fairness on one CPU: joining and leaving a queue, charging run time, deadlines (policy/eevdf.h).
  *
- * A task is in a queue from the moment it becomes runnable until it sleeps, also while it runs. Only the CPU
- * that owns a queue advances its V; weights are atomic because any CPU may enqueue. Run time is charged without
- * steal: a task does not pay for time in which the host ran something else.
+ * A task is in a queue from the moment it becomes runnable until it sleeps, also while it runs. The CPU that owns
+ * a queue advances its V with service; any CPU moves it, and changes the weights, when a task joins or leaves.
+ * Run time is charged without steal: a task does not pay for time in which the host ran something else.
  */
 #ifndef TANDEM_CORE_FAIR_BPF_H
 #define TANDEM_CORE_FAIR_BPF_H
@@ -63,7 +63,7 @@ static __always_inline void renew_request(struct task_state *t, struct cpu_state
 static __always_inline void set_first_deadline(struct task_state *t)
 {
 	if (!t->patient && !t->burst_ns)
-		set_deadline(t, min_u64(remaining(t), wake_request_ns(t->base_ns, t->mean_burst_ns)));
+		set_deadline(t, min_u64(remaining(t), side_wake_request_ns(t)));
 	else
 		set_deadline(t, remaining(t));
 }
@@ -147,23 +147,51 @@ static __always_inline u64 uncharged_run_ns(const struct cpu_state *c, u64 now)
 }
 
 /*
- * V of a class is written by the owner at its ticks and switches. In between it is projected; otherwise a task
+ * V of a class advances at the owner's ticks and switches. In between it is projected; otherwise a task
  * that wakes up there would get a credit.
  */
 static __always_inline u64 not_yet_charged(const struct cpu_state *c, u32 i, u64 now)
 {
-	return class_index(c->curr_class) == i ? virtual_ns(uncharged_run_ns(c, now), c->weight[i]) : 0;
+	u64 weight = c->weight[i];
+
+	return class_index(c->curr_class) == i && weight ? virtual_ns(uncharged_run_ns(c, now), weight) : 0;
 }
 
 /* V of a class after a task with this v has gained `gained` there. */
 static __always_inline u64 clock_after(const struct cpu_state *c, u32 i, u64 v, u64 gained)
 {
-	return c->clock[i] + (c->tasks[i] == 1 ? progress_alone(c->clock[i], v, gained) : gained);
+	u64 clock = *(volatile u64 *)&c->clock[i];
+
+	return clock + (c->tasks[i] == 1 ? progress_alone(clock, v, gained) : gained);
 }
 
 static __always_inline u64 clock_now(const struct cpu_state *c, u32 i, u64 now)
 {
 	return clock_after(c, i, c->curr_v, not_yet_charged(c, i, now));
+}
+
+/* V of a class moves: any CPU lets tasks join and leave, the owner charges them. */
+static __always_inline void move_clock(struct cpu_state *c, u32 i, u64 by)
+{
+	if (by)
+		__sync_fetch_and_add(&c->clock[i], by);
+}
+
+/*
+ * A task has joined or left, so that the weight is another one, and V shall be `clock` now. What the current task has run since its last
+ * charge will be charged by the new weight: V moves by the difference, too.
+ */
+COLD int set_clock(struct cpu_state *c __arg_nonnull, u32 i, u64 clock, u64 now)
+{
+	i &= NR_QUEUE_CLASSES - 1;
+	move_clock(c, i, clock - clock_now(c, i, now));
+	return 0;
+}
+
+/* The same as clock_now(), apart: the kernel limits the stack of all functions that call each other. */
+COLD u64 clock_at(struct cpu_state *c __arg_nonnull, u32 i, u64 now)
+{
+	return clock_now(c, i & (NR_QUEUE_CLASSES - 1), now);
 }
 
 /* v of the running task. */
@@ -294,13 +322,12 @@ static __always_inline void settle_move(struct task_state *t, struct cpu_state *
  * Joining, leaving and changing queues are functions apart: the verifier would follow each of their many paths from every place that
  * calls them.
  */
-COLD int leave(struct task_state *t __arg_nonnull, u64 now);
-
 COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_nonnull, s32 cpu, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu);
 	struct group_state *g;
 	u64 clock, custom, stake;
+	s64 lag;
 	u32 i;
 
 	if (!c || t->stake)
@@ -315,12 +342,11 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 	t->patient = custom || k_is_batch(p);
 	t->base_ns = custom ? custom : side_request_ns(p, t, g, c);
 	i = class_index(t->class);
-	clock = clock_now(c, i, now);
-	if (t->left_cpu == cpu)
-		t->lag = lag_after_sleep(t->lag, (s64)(clock - t->left_clock), t->weight);
-	/* An empty queue has no lag: start at V. */
-	t->v = c->weight[i] ? v_on_join(clock, t->lag, lag_base(t, c), t->weight) : clock;
-	t->lag = 0;
+	clock = clock_at(c, i, now);
+	lag = t->left_cpu == cpu ? lag_after_sleep(t->lag, (s64)(clock - t->left_clock), t->weight) :
+				   lag_against(t->lag_within, t->weight, c->weight[i]);
+	/* In an empty queue nobody is owed anything: start at V. */
+	lag = c->weight[i] ? lag_on_join(lag, t->weight, c->weight[i], lag_base(t, c)) : 0;
 	stake = stake_of(cpu, i, t->weight);
 	__sync_fetch_and_add(&c->weight[i], stake_value(stake));
 	__sync_fetch_and_add(&c->tasks[i], 1);
@@ -329,6 +355,10 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 		take_off_queue(c, stake);
 		return 0;
 	}
+	t->v = v_of(clock, lag, t->weight);
+	t->lag = 0;
+	t->lag_within = 0;
+	set_clock(c, i, clock + clock_shift(-lag, c->weight[i]), now);
 	side_joined(t, cpu);
 	count_cpu_bound(t, c, cpu, now);
 	/*
@@ -341,33 +371,64 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 	/* Another CPU may have taken it off the queue meanwhile, before the extras were booked: take them off again. */
 	if (t->stake != stake)
 		give_back_extras(t);
-	/* Or the task has ended before its stake was set. */
-	if (t->ended)
-		leave(t, now);
 	begin_request(t, c);
 	set_first_deadline(t);
 	return 0;
 }
 
-COLD int leave(struct task_state *t __arg_nonnull, u64 now)
+/* `only`: if it is in this queue, as this stake says; 0: in whatever queue. */
+COLD int leave_queue(struct task_state *t __arg_nonnull, u64 only, u64 now)
 {
-	u64 stake = t->stake ? __sync_lock_test_and_set(&t->stake, 0) : 0;
-	struct cpu_state *c = cpu_state(stake_cpu(stake));
+	/* Read before others may let it join another queue. */
+	u64 v = t->v, stake, clock;
+	struct cpu_state *c;
+	bool keeps_debt;
+	u32 i;
 
+	if (only)
+		stake = __sync_val_compare_and_swap(&t->stake, only, 0) == only ? only : 0;
+	else
+		stake = t->stake ? __sync_lock_test_and_set(&t->stake, 0) : 0;
+	c = cpu_state(stake_cpu(stake));
+	i = stake_class(stake);
 	if (!stake || !c)
 		return 0;
-	t->left_clock = clock_now(c, stake_class(stake), now);
-	t->lag = lag_of(t->left_clock, t->v, t->weight, lag_base(t, c));
-	t->left_cpu = stake_cpu(stake);
+	clock = clock_at(c, i, now);
+	t->lag_within = lag_of(clock, v, t->weight, lag_base(t, c));
+	/*
+	 * One that ends with a debt does not pay it asleep. V does not move, so that those who stay are owed it: otherwise nobody would run beside
+	 * a program that forks all the time.
+	 */
+	keeps_debt = t->exits && t->lag_within < 0;
 	give_back(t, stake);
+	if (c->weight[i] && !keeps_debt) {
+		clock += clock_shift(t->lag_within, c->weight[i]);
+		set_clock(c, i, clock, now);
+	}
+	t->left_clock = clock;
+	/* If nobody stays it owes nobody anything. */
+	t->lag = c->weight[i] ? lag_against(t->lag_within, t->weight, c->weight[i]) : 0;
+	t->left_cpu = stake_cpu(stake);
 	return 0;
+}
+
+static __always_inline void leave(struct task_state *t, u64 now)
+{
+	leave_queue(t, 0, now);
+}
+
+/* A task that joined may have ended before its stake was set. Not in join(), for the sake of the stack. */
+static __always_inline void leaves_if_ended(struct task_state *t, u64 now)
+{
+	if (t->ended)
+		leave(t, now);
 }
 
 /* Undo a prepared move that failed because another CPU has the task. What the task has joined since is not touched. */
 static __always_inline void retract(struct task_state *t, u64 stake)
 {
-	if (stake && __sync_val_compare_and_swap(&t->stake, stake, 0) == stake)
-		give_back(t, stake);
+	if (stake)
+		leave_queue(t, stake, k_now());
 }
 
 /* Change from one queue's clock to another's: lag is carried, v is not. The rest of the request is carried, too. */
@@ -385,6 +446,7 @@ COLD int rejoin(struct task_struct *p __arg_trusted, struct task_state *t __arg_
 	}
 	leave(t, now);
 	join(p, t, cpu, now);
+	leaves_if_ended(t, now);
 	if (used < t->request_ns) {
 		t->used_ns = used;
 		set_first_deadline(t);
@@ -492,7 +554,7 @@ static __always_inline void charge(const struct task_struct *p, struct task_stat
 		t->owed_ns -= settled;
 	}
 	progress = virtual_ns(service - settled, max_u64(c->weight[i], t->weight));
-	c->clock[i] = clock_after(c, i, t->v, progress);
+	move_clock(c, i, clock_after(c, i, t->v, progress) - c->clock[i]);
 	t->v += virtual_ns(service - settled, t->weight);
 	if (t->cpu_bound_stake)
 		c->vtime += virtual_ns(service - settled, max_u64(c->cpu_bound_weight, t->weight));

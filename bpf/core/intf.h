@@ -74,7 +74,7 @@ struct surroundings {
 struct cpu_state {
 	/*
 	 * Written by any CPU, on two cache lines of its own (struct cpu_slot): a CPU that queues a task here
-	 * must not take away the line that this CPU's V is on.
+	 * must not take away the lines that only this CPU writes.
 	 */
 	u64 weight[NR_QUEUE_CLASSES];	/* effective weight of queued and running tasks (atomic, any CPU) */
 	u64 queued_work;	/* their work, policy/work.h (atomic, any CPU) */
@@ -86,10 +86,10 @@ struct cpu_state {
 	u64 give_behind;	/* by which its global virtual time is behind that of give_to */
 	u64 give_asked_ns;	/* when it was asked */
 	u64 late_due_ns;	/* when the first task of the late queue is due; 0: it is empty (any CPU) */
-	u64 unused[6];
+	u64 clock[NR_QUEUE_CLASSES];	/* V of each class (atomic: any CPU moves it when a task with a lag joins or leaves) */
+	u64 unused[4];
 
 	/* Written by this CPU, except where noted. */
-	u64 clock[NR_QUEUE_CLASSES];	/* V of each class */
 	u64 base_request_ns;	/* of tasks here that do not ask for a slice themselves (set by the side) */
 
 	u64 curr_deadline;

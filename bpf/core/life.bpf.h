@@ -36,6 +36,7 @@ void BPF_STRUCT_OPS(core_quiescent, struct task_struct *p, u64 deq_flags)
 		give_back_extras(t);
 		return;
 	}
+	t->exits = k_is_exiting(p);
 	leave(t, k_now());
 	/* After a sleep a new request begins. */
 	t->used_ns = 0;
@@ -51,6 +52,7 @@ void BPF_STRUCT_OPS(core_set_weight, struct task_struct *p, u32 weight)
 		return;
 	leave(t, k_now());
 	join(p, t, t->left_cpu, k_now());
+	leaves_if_ended(t, k_now());
 }
 
 /* sched_yield(): the current task forfeits the rest of its request. */
@@ -72,6 +74,7 @@ static __always_inline bool forfeits_request(struct task_struct *from)
 	 */
 	ahead = clock_now(c, class_index(t->class), now) + virtual_ns(t->request_ns, t->weight);
 	if (may_wait(c, t->class) && !time_before_ns(ahead, t->v)) {
+		move_clock(c, class_index(t->class), virtual_ns(remaining(t), max_u64(c->weight[class_index(t->class)], t->weight)));
 		t->v += virtual_ns(remaining(t), t->weight);
 		c->curr_v = t->v;
 	}

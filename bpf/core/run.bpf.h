@@ -6,6 +6,21 @@
 #include "spread.bpf.h"
 #include "turn.bpf.h"
 
+/*
+ * V is near a picked task, unless that is from the late queue. V is not behind one that is alone; it may be ahead of it, by what it is owed by
+ * tasks that have ended.
+ */
+static __always_inline void anchor_clock(const struct task_state *t, struct cpu_state *c, u32 i)
+{
+	u64 clock = *(volatile u64 *)&c->clock[i], to = clock;
+
+	if (c->tasks[i] > 1 && !t->was_late)
+		to = clock_anchored(clock, t->v, max_u64(t->base_ns, c->base_request_ns), lag_base(t, c), c->tasks[i], c->weight[i]);
+	else if (c->tasks[i] <= 1 && is_ahead(clock, t->v))
+		to = t->v;
+	move_clock(c, i, to - clock);
+}
+
 /* p runs on `cpu` from now on. Returns the class that ran there before, enum task_class. */
 static __always_inline u32 turn_begins(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
@@ -16,12 +31,7 @@ static __always_inline u32 turn_begins(struct task_struct *p, struct task_state 
 	else
 		rejoin(p, t, cpu, now);
 	i = class_index(t->class);
-	/*
-	 * Do not re-anchor V on a task from the late queue, nor on a lone task: that would forgive what it owes
-	 * to tasks that are asleep.
-	 */
-	if (!t->was_late && c->tasks[i] > 1)
-		c->clock[i] = clock_anchored(c->clock[i], t->v, t->request_ns, t->weight, t->base_ns);
+	anchor_clock(t, c, i);
 	t->was_late = 0;
 	trace(TRACE_RUNS, p->pid, 0);
 	t->run_cpu = cpu;

@@ -31,6 +31,9 @@ static __always_inline u64 side_request_ns(const struct task_struct *p, const st
 /* Request of a task whose deadlines are bounded by its base_ns, ns: as a rule the same. A longer one saves switches. */
 static __always_inline u64 side_slice_ns(const struct task_state *t, const struct cpu_state *c);
 
+/* What t is expected to need when it wakes up, ns: its deadline is that of so much. At most its base_ns. */
+static __always_inline u64 side_wake_request_ns(const struct task_state *t);
+
 /* A request of t is done, which it has not asked for itself. The side may set another base_ns for the next one. */
 static __always_inline void side_request_done(struct task_state *t, const struct cpu_state *c);
 

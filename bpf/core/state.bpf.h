@@ -10,8 +10,9 @@
 struct task_state {
 	u64 v;			/* virtual run time on the clock of its queue */
 	u64 deadline;
-	s64 lag;		/* CPU time owed to it; carried while not in a queue */
-	u64 left_clock;		/* V of left_cpu when the task left */
+	s64 lag;		/* CPU time owed to it, against those who stayed on left_cpu; carried while not in a queue */
+	s64 lag_within;		/* the same against all that were there, itself included: for another CPU */
+	u64 left_clock;		/* V of left_cpu after the task left */
 	u64 used_ns;		/* of the current request */
 	u64 request_ns;
 	u64 base_ns;		/* its request, unless heavier tasks are beside it */
@@ -45,7 +46,7 @@ struct task_state {
 	s32 left_cpu;
 	s32 run_cpu;		/* CPU on which it runs; -1: it does not */
 	s32 push_to;		/* CPU to migrate to when it is switched out; -1: none */
-	u32 unused;
+	u32 exits;		/* it leaves for ever */
 	struct side_task side;
 };
 
@@ -66,7 +67,7 @@ struct {
 	__type(value, struct cpu_slot);
 } cpus SEC(".maps");
 
-_Static_assert(offsetof(struct cpu_state, clock) == 2 * TANDEM_CACHE_LINE, "what any CPU writes takes two cache lines");
+_Static_assert(offsetof(struct cpu_state, base_request_ns) == 2 * TANDEM_CACHE_LINE, "what any CPU writes takes two cache lines");
 
 /* Sized likewise. Written by the daemon, also while the scheduler runs. */
 struct {

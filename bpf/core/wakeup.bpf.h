@@ -8,10 +8,10 @@
 
 /*
  * Does p, which is about to wait in cpu's queue, preempt the task that runs there? `at_once`: also one that has only just begun to run, if it is
- * CPU-bound.
+ * CPU-bound. `prompt`: such a one whatever the deadlines.
  */
 static __always_inline bool preempts_current(struct task_struct *p, struct task_state *t, struct cpu_state *c, u64 enq_flags, bool at_once,
-					     u64 now)
+					     bool prompt, u64 now)
 {
 	u64 burst, deadline, ran = sub_floor_u64(now, c->curr_since_ns);
 
@@ -22,7 +22,7 @@ static __always_inline bool preempts_current(struct task_struct *p, struct task_
 	deadline = burst >= long_burst_ns(c->base_request_ns) ? t->deadline : t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
 	if (at_once && burst >= long_burst_ns(c->base_request_ns))
 		ran = ~0ULL;
-	if (!wakeup_preempts(deadline, curr_deadline_now(c, now), curr_lead(c, now), ran, burst, c->base_request_ns))
+	if (!(prompt && ran == ~0ULL) && !wakeup_preempts(deadline, curr_deadline_now(c, now), curr_lead(c, now), ran, burst, c->base_request_ns))
 		return false;
 	count_task(CNT_PREEMPTED, p->pid);
 	return true;
@@ -65,7 +65,7 @@ static __always_inline bool serves_at_once(struct task_struct *p, struct task_st
 	/* Before it joins: what the current task has run since its last charge it has run without this one. */
 	clock = clock_now(c, class_index(CLASS_NORMAL), now);
 	rejoin(p, t, cpu, now);
-	return t->class == CLASS_NORMAL && !time_before_ns(clock, t->v);
+	return t->class == CLASS_NORMAL && !is_ahead(clock, t->v);
 }
 
 /* p joins cpu's queue, or stays there, with a request of which something is left. */

@@ -31,6 +31,11 @@ static __always_inline u64 side_slice_ns(const struct task_state *t, const struc
 	return t->base_ns;
 }
 
+static __always_inline u64 side_wake_request_ns(const struct task_state *t)
+{
+	return wake_request_ns(t->base_ns, t->mean_burst_ns);
+}
+
 static __always_inline void side_request_done(struct task_state *t, const struct cpu_state *c)
 {
 }

@@ -92,7 +92,7 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 			return false;
 		}
 	}
-	return preempts_current(p, t, c, enq_flags, false, now);
+	return preempts_current(p, t, c, enq_flags, false, false, now);
 }
 
 void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)

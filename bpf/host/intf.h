@@ -56,6 +56,7 @@ enum vm_technique {
 	VM_APART = 1,		/* siblings are kept apart */
 	VM_YIELD = 2,		/* directed yield */
 	VM_SAFE_POINTS = 4,	/* out of quota, a vCPU stops only where it holds no lock */
+	VM_PROMPT = 8,		/* a vCPU that wakes up and usually sleeps soon comes before one that computes */
 };
 
 /* Settings of a VM, written by the daemon. They hold only for the VM that had the record when they were written. */

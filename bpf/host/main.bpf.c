@@ -8,6 +8,7 @@
  *
  *   who       the thread that calls KVM's run function                     vm.bpf.h
  *   place     apart from siblings, while another pCPU is as good           place.bpf.h
+ *   prompt    a vCPU that sleeps often, before one that computes           core/wakeup.bpf.h
  *   yield     to the sibling that KVM names, on the yielder's own time     yield.bpf.h
  *   quota     a vCPU out of quota stops where it holds no kernel lock      safe.bpf.h
  *   RT, DL    what higher classes take of a pCPU makes it weaker           policy/host/away.h
@@ -54,8 +55,19 @@ enum fate {
 	WAITS,
 };
 
-/* As in the guest: does p preempt the current task of `cpu`? Otherwise an idle pCPU that may pull it is kicked. */
-static __always_inline enum fate announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 enq_flags, u64 now)
+/* Does a prompt task that has joined the queue, whose V was `clock`, come before one that computes there, and before all that wait? */
+static __always_inline bool comes_promptly(const struct task_state *t, const struct cpu_state *c, s32 cpu, u64 clock)
+{
+	return t->class == CLASS_NORMAL && !t->patient && is_prompt(t) && comes_first(t, c, cpu, SCX_DSQ_LOCAL_ON | cpu) &&
+	       prompt_preempts(clock, t->v, side_wake_request_ns(t), t->weight, c->curr_base_ns, c->curr_weight);
+}
+
+/*
+ * As in the guest: does p preempt the current task of `cpu`? (`prompt`: one that computes, whatever the deadlines.) Otherwise an idle pCPU that
+ * may pull it is kicked.
+ */
+static __always_inline enum fate announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 enq_flags, bool prompt,
+					  u64 now)
 {
 	struct cpu_state *other;
 	s32 idle;
@@ -81,7 +93,7 @@ static __always_inline enum fate announce(struct task_struct *p, struct task_sta
 	if (!k_ran_ns(p))
 		enq_flags |= SCX_ENQ_WAKEUP;
 	/* A vCPU that does I/O sleeps for a moment many times per request, and each time a CPU-bound one begins to run. */
-	return preempts_current(p, t, c, enq_flags, true, now) ? PREEMPTS : WAITS;
+	return preempts_current(p, t, c, enq_flags, true, prompt, now) ? PREEMPTS : WAITS;
 }
 
 /*
@@ -122,8 +134,10 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_state *c = cpu_state(cpu);
 	enum fate fate;
+	bool apart = false;
+	u64 clock, now;
+	s64 owed_ns;
 	u32 limit;
-	u64 now;
 
 	if (!t || !c || (is_leaving() && cpu != (s32)bpf_get_smp_processor_id())) {
 		k_insert_local(p, base_request_ns, enq_flags);
@@ -145,15 +159,23 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 	if (!(enq_flags & SCX_ENQ_WAKEUP) && queue_cpu(t) == cpu) {
 		s32 to = push_task(p, t, c, cpu, now);
 
-		if (to == cpu && !k_is_pinned(p) && siblings_at(t, cpu))
+		if (to == cpu && !k_is_pinned(p) && siblings_at(t, cpu)) {
 			to = unstacked(p, t, cpu);
+			apart = true;
+		}
 		cpu = to;
 	}
 	c = cpu_state(cpu);
 	if (!c)
 		return;
+	/* Before it joins: what the current task has run since its last charge it has run without this one, and V moves towards it. */
+	clock = clock_now(c, class_index(CLASS_NORMAL), now);
+	owed_ns = t->owed_ns;
 	joins_queue(p, t, c, cpu, now);
-	fate = announce(p, t, c, cpu, enq_flags, now);
+	/* What others have missed is made up for only where load balance moves a task. */
+	if (apart)
+		t->owed_ns = owed_ns;
+	fate = announce(p, t, c, cpu, enq_flags, comes_promptly(t, c, cpu, clock), now);
 	if (fate == PREEMPTS && !c->side.yield_to && (takes_over(p, t, c, cpu) || takes_over_there(p, t, c, cpu))) {
 		k_insert_local(p, remaining(t), enq_flags | SCX_ENQ_PREEMPT);
 		return;

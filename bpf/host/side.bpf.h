@@ -93,12 +93,20 @@ static __always_inline u64 vcpu_request_ns(const struct task_state *t, const str
 static __always_inline u64 side_request_ns(const struct task_struct *p, const struct task_state *t, const struct group_state *g,
 					   const struct cpu_state *c)
 {
-	return is_vcpu(t) ? vcpu_request_ns(t, c) : min_u64(OTHER_DEADLINE_NS, c->base_request_ns);
+	return is_vcpu(t) ? vcpu_request_ns(t, c) : min_u64(NEAR_DEADLINE_NS, c->base_request_ns);
 }
 
 static __always_inline u64 side_slice_ns(const struct task_state *t, const struct cpu_state *c)
 {
-	return t->base_ns == OTHER_DEADLINE_NS && !is_vcpu(t) ? c->base_request_ns : t->base_ns;
+	return t->base_ns == NEAR_DEADLINE_NS && !is_vcpu(t) ? c->base_request_ns : t->base_ns;
+}
+
+/* A prompt task is due soon, also if it usually runs for longer than that. */
+static __always_inline u64 side_wake_request_ns(const struct task_state *t)
+{
+	u64 need_ns = wake_request_ns(t->base_ns, t->mean_burst_ns);
+
+	return is_prompt(t) ? min_u64(need_ns, NEAR_DEADLINE_NS) : need_ns;
 }
 
 /* The next one has the length that is set for the VM by now. */

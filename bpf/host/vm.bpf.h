@@ -12,9 +12,10 @@
 /*
  * The deadline of a thread that is no vCPU (the emulator's, vhost's, ssh, libvirtd) is no further away than this, ns of virtual time. It is
  * earlier than that of a vCPU that was queued at the same time: within its weight such a thread is served first. Its request is as long
- * as any other's, since several of them on one pCPU would only take it from each other.
+ * as any other's, since several of them on one pCPU would only take it from each other. A vCPU that wakes up and usually sleeps soon is
+ * like them (is_prompt()).
  */
-#define OTHER_DEADLINE_NS (700 * NSEC_PER_USEC_)
+#define NEAR_DEADLINE_NS (700 * NSEC_PER_USEC_)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -88,6 +89,12 @@ static __always_inline bool vm_uses(const struct task_state *t, enum vm_techniqu
 	struct vm_settings *s = settings_of(t);
 
 	return !s || !(s->off & technique);
+}
+
+/* Does it usually sleep before it counts as CPU-bound, so that it is served first when it wakes up? */
+static __always_inline bool is_prompt(const struct task_state *t)
+{
+	return is_light(t->mean_burst_ns) && vm_uses(t, VM_PROMPT);
 }
 
 static __always_inline u32 *vcpus_at(struct vm_state *vm, s32 cpu)
@@ -297,7 +304,7 @@ static __always_inline void looks_for_vcpu(struct task_state *t, const struct cp
 	leaves_vm(t);
 	t->side.vcpu = 0;
 	if (!t->custom)
-		t->base_ns = min_u64(OTHER_DEADLINE_NS, c->base_request_ns);
+		t->base_ns = min_u64(NEAR_DEADLINE_NS, c->base_request_ns);
 }
 
 SEC("?fentry/kvm_arch_destroy_vm")

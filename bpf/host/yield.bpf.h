@@ -15,11 +15,16 @@
 
 /*
  * Has it had so much beyond its share that its turn is over? Two that yield to each other in a circle must not leave out those that
- * compute. The bound is that of sched_yield(): one request.
+ * compute. The bound is that of sched_yield(): one request, against those who stay if it leaves. (Simulated with a VM that unmaps memory all the
+ * time, beside one of the same weight: 36,000 rounds with 0.50 of the CPU time, 12,000 without directed yield. With more of a bound it has more
+ * than its weight gives it.)
  */
 static __always_inline bool is_far_ahead(const struct task_state *t, const struct cpu_state *c, u64 now)
 {
-	return time_before_ns(clock_now(c, class_index(t->class), now) + virtual_ns(t->request_ns, t->weight), t->v);
+	u32 i = class_index(t->class);
+	s64 lag = lag_of(clock_now(c, i, now), t->v, t->weight, lag_base(t, c));
+
+	return lag_against(lag, t->weight, sub_floor_u64(c->weight[i], t->weight)) < -(s64)lag_base(t, c);
 }
 
 /* So many turns in a row are yielded on a pCPU at most. They come before those that are overdue, who must not wait for long. */
@@ -117,6 +122,7 @@ COLD bool serve_yielded(s32 cpu)
 	struct task_struct *to;
 	struct task_state *t;
 	u64 key, first, queue;
+	s64 owed_ns;
 	s32 pid, from;
 
 	if (!c || !own)
@@ -134,8 +140,11 @@ COLD bool serve_yielded(s32 cpu)
 	queue = queue_of(cpu, t->class);
 	own->move_stake = 0;
 	own->move_key = t->deadline;
+	owed_ns = t->owed_ns;
 	if (from < 0 || (from != cpu && !join_elsewhere(pid, from, cpu)))
 		goto out;
+	/* What others have missed is made up for only where load balance moves a task; this one moves as often as it likes. */
+	t->owed_ns = owed_ns;
 	key = own->move_key;
 	if (k_peek_key(queue, &first) && !time_before_ns(key, first))
 		key = first - 1;

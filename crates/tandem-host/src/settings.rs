@@ -6,7 +6,8 @@ use std::fmt;
 use tandem_bpf::host::intf;
 
 /// What can be set, for messages.
-const KEYS: &str = "slice-us=US (500 to 100000, or default), apart=on|off, yield=on|off, safe-points=on|off";
+const KEYS: &str =
+    "slice-us=US (500 to 100000, or default), apart=on|off, yield=on|off, safe-points=on|off, prompt=on|off";
 const ON_OFF: &str = "on or off";
 const SLICE: &str = "500 to 100000, or default";
 
@@ -28,13 +29,16 @@ pub enum Technique {
     Yield,
     /// Out of quota, a vCPU stops only where it holds no lock.
     SafePoints,
+    /// A vCPU that wakes up and usually sleeps soon comes before one that computes.
+    Prompt,
 }
 
 impl Technique {
-    const ALL: [(Technique, &'static str, u32); 3] = [
+    const ALL: [(Technique, &'static str, u32); 4] = [
         (Technique::Apart, "apart", intf::vm_technique_VM_APART),
         (Technique::Yield, "yield", intf::vm_technique_VM_YIELD),
         (Technique::SafePoints, "safe-points", intf::vm_technique_VM_SAFE_POINTS),
+        (Technique::Prompt, "prompt", intf::vm_technique_VM_PROMPT),
     ];
 
     fn bit(self) -> u32 {

@@ -28,8 +28,9 @@ pub mod safe {
         deadline_distance(remaining_ns: u64, weight: u64, base_ns: u64) -> u64;
         lag_limit(request: u64) -> i64;
         lag_of(clock: u64, v: u64, weight: u64, request: u64) -> i64;
-        v_on_join(clock: u64, lag: i64, request: u64, weight: u64) -> u64;
-        clock_anchored(clock: u64, picked_v: u64, request: u64, weight: u64, base_ns: u64) -> u64;
+        v_of(clock: u64, lag: i64, weight: u64) -> u64;
+        lag_on_join(lag: i64, weight: u64, others: u64, request: u64) -> i64;
+        clock_anchored(clock: u64, picked_v: u64, base_ns: u64, request: u64, tasks: u32, weight: u64) -> u64;
         v_reweighted(clock: u64, v: u64, old_weight: u64, new_weight: u64, request: u64) -> u64;
         ivh_cost_ns(cost_ns: u64, late_ns: u64) -> u64;
         ivh_forgotten(learned: u64) -> u64;
@@ -62,7 +63,11 @@ pub mod safe {
         settled_ns(owed_ns: i64, service_ns: u64) -> i64;
         vtime_caught_up(vtime: u64, furthest: u64, gives_all: bool, weight: u64) -> u64;
         wakeup_preempts(wakee_deadline: u64, curr_deadline: u64, curr_lead: i64, curr_ran_ns: u64, curr_burst_ns: u64, base_ns: u64) -> bool;
+        is_ahead(clock: u64, v: u64) -> bool;
+        prompt_preempts(clock: u64, v: u64, need_ns: u64, weight: u64, curr_request_ns: u64, curr_weight: u64) -> bool;
         progress_alone(clock: u64, v: u64, gained: u64) -> u64;
+        lag_against(lag: i64, weight: u64, others: u64) -> i64;
+        clock_shift(lag: i64, weight: u64) -> u64;
         is_bounded(request_ns: u64, weight: u64, base_ns: u64) -> bool;
         deadline_moved(deadline: u64, bounded: bool, v: u64, end_v: u64, base_ns: u64) -> u64;
         wake_request_ns(base_ns: u64, mean_burst_ns: u64) -> u64;

@@ -66,16 +66,21 @@ impl Machine {
 
     fn move_task(&mut self, i: usize, to: usize) {
         let from = self.tasks[i].cpu;
-        let there = self.weight(to) + self.tasks[i].weight;
+        let weight = self.tasks[i].weight;
+        let (rest, others) = (self.weight(from) - weight, self.weight(to));
+        let there = others + weight;
         let task = &mut self.tasks[i];
-        let lag = lag_of(self.cpus[from].clock, task.v, task.weight, TURN_NS);
+        let lag = lag_of(self.cpus[from].clock, task.v, weight, TURN_NS);
+        self.cpus[from].clock = self.cpus[from].clock.wrapping_add(clock_shift(lag, rest));
+        let lag = lag_on_join(lag_against(lag, weight, others), weight, others, TURN_NS);
         task.owed =
             owed_after_move(task.owed, self.cpus[from].vtime, self.cpus[to].vtime, task.weight, there);
         task.cpu = to;
         self.cpus[to].asked = None;
         self.cpus[from].asked = None;
-        let task = &mut self.tasks[i];
-        task.v = v_on_join(self.cpus[to].clock, lag, TURN_NS, task.weight);
+        let clock = &mut self.cpus[to].clock;
+        self.tasks[i].v = v_of(*clock, lag, weight);
+        *clock = clock.wrapping_add(clock_shift(-lag, there));
         self.moves += 1;
     }
 

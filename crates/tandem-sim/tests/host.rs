@@ -13,9 +13,10 @@ use tandem_sim::setup::{host, GroupSpec, KernelSpec, TaskSpec};
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
 const MOST: u64 = 100_000_000;
-/// `VM_APART` and `VM_YIELD` in `bpf/host/intf.h`.
+/// `VM_APART`, `VM_YIELD` and `VM_PROMPT` in `bpf/host/intf.h`.
 const APART: u32 = 1;
 const YIELD: u32 = 2;
+const PROMPT: u32 = 8;
 
 /// A host with these pCPUs; `left_out`: what its VMs do without.
 fn machine(pcpus: usize, left_out: u32) -> Machine {
@@ -277,15 +278,17 @@ fn siblings_are_kept_apart_while_another_pcpu_is_as_good() {
     assert!(without > 0.05, "{without} of all samples without");
 }
 
-/// A VM with as many vCPUs as there are pCPUs unmaps memory all the time beside one that computes. Returns its rounds, and its directed
-/// yields.
+/// A VM with as many vCPUs as there are pCPUs unmaps memory all the time beside one that computes, of the same weight. It gains no CPU time by
+/// it. Returns its rounds, and its directed yields.
 fn unmapping(left_out: u32, kernel: &KernelSpec) -> (u64, DirectedYields) {
     let mut m = machine(4, left_out);
     busy_vm(&mut m, "cpu_bound", 4, 0);
     let mut program = Program::cpu_bound(200.0);
     program.steps.push(Step::Shootdown);
-    vm_in(&mut m, "unmaps", kernel, &[0; 4], &program, &[0, 1, 2, 3]);
+    let vcpus = vm_in(&mut m, "unmaps", kernel, &[0; 4], &program, &[0, 1, 2, 3]);
     m.run(5 * S, MOST).unwrap();
+    let part = ran(&m, &vcpus) / (4 * 5 * S) as f64;
+    assert!(part < 0.51, "{part} of the CPU time");
     let of_it = m.tasks.iter().filter(|task| task.world == 2).filter_map(|task| task.course());
     let rounds = of_it.map(|course| course.rounds).sum();
     let mut counter = |name| m.worlds[0].policy.as_mut().and_then(|policy| policy.counter(name)).unwrap();
@@ -349,4 +352,77 @@ fn a_vm_that_sleeps_is_served_at_once_beside_half_of_one_that_computes() {
     let mean_wait_ms = m.tasks[vcpu].waited_ns as f64 / m.tasks[vcpu].switches as f64 / 1e6;
     assert!(m.tasks[task].switches > 300, "{}", m.tasks[task].switches);
     assert!(mean_wait_ms < 0.5, "waits for {mean_wait_ms} ms at a time");
+}
+
+/// A VM that runs for 2 ms at a time and sleeps, on a pCPU with two that compute. Returns how long it waits for at a time, ms, and its part of
+/// the pCPU.
+fn short_runs(left_out: u32, sleep_us: f64) -> (f64, f64) {
+    let mut m = machine(1, left_out);
+    busy_vm(&mut m, "b", 1, 0);
+    busy_vm(&mut m, "c", 1, 0);
+    let mut program = Program::cpu_bound(2000.0);
+    program.steps.push(Step::Sleep(Spread::Exponential { mean: sleep_us }));
+    let io = vm(&mut m, "io", 1, 0, &program);
+    m.run(20 * S, MOST).unwrap();
+    let task = &m.tasks[io[0]];
+    (task.waited_ns as f64 / task.switches as f64 / 1e6, task.ran_ns as f64 / (20 * S) as f64)
+}
+
+#[test]
+fn short_runs_come_first_until_they_have_had_their_share() {
+    let ((with, _), (without, _)) = (short_runs(0, 6_000.0), short_runs(PROMPT, 6_000.0));
+    assert!(with < 0.6 * without, "waits for {with} ms at a time, {without} without");
+    let (_, share) = short_runs(0, 500.0);
+    assert!((0.30..0.345).contains(&share), "{share} of the pCPU, would take 0.8");
+}
+
+/// One that computes beside one that wakes up a thousand times a second, for ten seconds. Then another one begins to compute: V must not have
+/// fallen behind the first one, which would wait for as long.
+#[test]
+fn whoever_was_alone_with_a_sleeper_shares_at_once_with_a_newcomer() {
+    let mut m = machine(1, 0);
+    let first = busy_vm(&mut m, "first", 1, 0);
+    let mut program = Program::cpu_bound(100.0);
+    program.steps.push(Step::Sleep(Spread::Constant { mean: 900.0 }));
+    vm(&mut m, "sleeper", 1, 0, &program);
+    let mut program = Program::cpu_bound(1e6);
+    program.steps.insert(0, Step::Sleep(Spread::Constant { mean: 10e6 }));
+    let second = vm(&mut m, "second", 1, 0, &program);
+    m.run(10 * S + 10 * MS, MOST).unwrap();
+    let before = [ran(&m, &first), ran(&m, &second)];
+    m.run(10 * S + 210 * MS, MOST).unwrap();
+    let (first, second) = (ran(&m, &first) - before[0], ran(&m, &second) - before[1]);
+    let part = first / (first + second);
+    assert!((0.4..0.6).contains(&part), "{part} of what both had, {first} and {second}");
+}
+
+/// A nap, however short, is a chance to be forgiven something, or to be charged it twice.
+#[test]
+fn naps_change_nothing_of_what_weights_say() {
+    for (weights, nap_us, burst_us) in [
+        ([100, 100, 100], 100.0, 2_000.0),
+        ([100, 200, 400], 100.0, 2_000.0),
+        ([100, 200, 400], 20.0, 7_000.0),
+        ([100, 1000, 10_000], 20.0, 2_000.0),
+    ] {
+        let mut m = machine(1, 0);
+        let nap = Step::Sleep(Spread::Exponential { mean: nap_us });
+        let program = Program {
+            steps: vec![Step::Run(Spread::Exponential { mean: burst_us }), nap],
+            ..Program::cpu_bound(1.0)
+        };
+        let vms = weights.map(|weight| {
+            let group = m.add_group(0, 0, &GroupSpec { weight, ..GroupSpec::default() });
+            vm(&mut m, "naps", 1, group, &program)
+        });
+        m.run(20 * S, MOST).unwrap();
+        let all: f64 = vms.iter().map(|vm| ran(&m, vm)).sum();
+        for (vm, weight) in vms.iter().zip(weights) {
+            let part = ran(&m, vm) / all * weights.iter().sum::<u64>() as f64 / weight as f64;
+            assert!(
+                (part - 1.0).abs() < 0.03,
+                "{weights:?}, {nap_us} us: {part} of its part, weight {weight}"
+            );
+        }
+    }
 }

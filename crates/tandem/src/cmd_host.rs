@@ -133,7 +133,7 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Set something for the VMs of this name, until the daemon ends: slice-us=US|default, apart=on|off, yield=on|off, safe-points=on|off
+    /// Set something for the VMs of this name, until the daemon ends: slice-us=US|default, apart=on|off, yield=on|off, safe-points=on|off, prompt=on|off
     Set {
         /// Its name
         #[arg(value_name = "VM")]
