@@ -149,15 +149,21 @@ COLD int ask_for_task(u32 cpu)
 }
 
 /*
- * A waiting task joins the queue of `cpu`. Where to move it then, and what to retract if it is not moved, is in
- * `own`.
+ * The CPU that executes this: its record says where a task is being moved, and what to retract if it is not (move_*). With core scheduling it
+ * may be another one than that whose queues these are, and which may move a task itself meanwhile.
  */
-static __always_inline void join_to_move(struct task_struct *p, struct task_state *t, struct cpu_state *own, s32 cpu)
+static __always_inline struct cpu_state *mover(void)
+{
+	return cpu_state(bpf_get_smp_processor_id());
+}
+
+/* A waiting task joins the queue of `cpu`, to be moved there. */
+static __always_inline void join_to_move(struct task_struct *p, struct task_state *t, struct cpu_state *by, s32 cpu)
 {
 	rejoin(p, t, cpu, k_now());
-	own->move_key = t->deadline;
-	own->move_queue = queue_of(cpu, t->class);
-	own->move_stake = t->stake;
+	by->move_key = t->deadline;
+	by->move_queue = queue_of(cpu, t->class);
+	by->move_stake = t->stake;
 	waits_at(cpu);
 }
 
@@ -169,7 +175,7 @@ static __always_inline void join_to_move(struct task_struct *p, struct task_stat
 COLD u64 pull_task(s32 pid, s32 cpu, u64 excess)
 {
 	struct task_struct *task = bpf_task_from_pid(pid);
-	struct cpu_state *own = cpu_state(cpu);
+	struct cpu_state *by = mover();
 	struct task_state *t;
 	u64 weight = 0;
 
@@ -179,8 +185,8 @@ COLD u64 pull_task(s32 pid, s32 cpu, u64 excess)
 	t = task_state(task);
 	if (t && t->cpu_bound_stake && t->stake && t->run_cpu < 0 && queue_cpu(t) != cpu && move_improves(t->weight, excess) &&
 	    !k_is_pinned(task) && k_allowed(task, cpu) && side_may_move(t, queue_cpu(t), cpu, true)) {
-		if (own)
-			join_to_move(task, t, own, cpu);
+		if (by)
+			join_to_move(task, t, by, cpu);
 		weight = t->weight;
 	}
 	bpf_rcu_read_unlock();
@@ -188,19 +194,19 @@ COLD u64 pull_task(s32 pid, s32 cpu, u64 excess)
 	return weight;
 }
 
-/* It could not be moved after all. `cpu`: the CPU whose record says what it has joined. */
-COLD int not_taken_over(s32 pid, s32 cpu)
+/* It could not be moved after all. */
+COLD int not_taken_over(s32 pid)
 {
 	struct task_struct *task = bpf_task_from_pid(pid);
-	struct cpu_state *own = cpu_state(cpu);
+	struct cpu_state *by = mover();
 	struct task_state *t;
 
 	if (!task)
 		return 0;
 	bpf_rcu_read_lock();
 	t = task_state(task);
-	if (t && own)
-		retract(t, own->move_stake);
+	if (t && by)
+		retract(t, by->move_stake);
 	bpf_rcu_read_unlock();
 	bpf_task_release(task);
 	return 0;
@@ -214,7 +220,7 @@ COLD int not_taken_over(s32 pid, s32 cpu)
 COLD u32 join_elsewhere(s32 pid, s32 from, s32 to)
 {
 	struct task_struct *task = bpf_task_from_pid(pid);
-	struct cpu_state *own = cpu_state(bpf_get_smp_processor_id());
+	struct cpu_state *by = mover();
 	struct task_state *t;
 	u32 joined = 0;
 
@@ -222,8 +228,8 @@ COLD u32 join_elsewhere(s32 pid, s32 from, s32 to)
 		return 0;
 	bpf_rcu_read_lock();
 	t = task_state(task);
-	if (t && own && t->stake && t->run_cpu < 0 && queue_cpu(t) == from && from != to && k_allowed(task, to)) {
-		join_to_move(task, t, own, to);
+	if (t && by && t->stake && t->run_cpu < 0 && queue_cpu(t) == from && from != to && k_allowed(task, to)) {
+		join_to_move(task, t, by, to);
 		joined = queue_cpu(t) == to;
 	}
 	bpf_rcu_read_unlock();
@@ -234,11 +240,11 @@ COLD u32 join_elsewhere(s32 pid, s32 from, s32 to)
 /* Pull waiting tasks from the heavier CPU. Called from dispatch. */
 COLD int pull_for_balance(u32 cpu)
 {
-	struct cpu_state *own = cpu_state(cpu), *from;
+	struct cpu_state *own = cpu_state(cpu), *by = mover(), *from;
 	struct task_struct *p;
 	u64 queue;
 
-	if (!own || own->pull_from < 0)
+	if (!own || !by || own->pull_from < 0)
 		return 0;
 	/* Tasks that would wait for longest gain most. */
 	from = cpu_state(own->pull_from);
@@ -260,11 +266,11 @@ COLD int pull_for_balance(u32 cpu)
 		weight = pull_task(p->pid, cpu, own->pull_excess);
 		if (weight) {
 			own->pull_excess = sub_floor_u64(own->pull_excess, 2 * weight);
-			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, own->move_key);
-			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, own->move_queue, 0))
+			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, by->move_key);
+			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, by->move_queue, 0))
 				count(own, CNT_LB_PULLED);
 			else
-				not_taken_over(p->pid, cpu);
+				not_taken_over(p->pid);
 		}
 		bpf_task_release(task);
 	}

@@ -280,10 +280,10 @@ COLD int kick_for_waiting(s32 cpu)
 /* Migrate the tasks that wait in a queue of a banned vCPU and may run elsewhere. Called from dispatch. */
 COLD int send_away(u32 cpu, u64 queue)
 {
-	struct cpu_state *own = cpu_state(cpu);
+	struct cpu_state *own = cpu_state(cpu), *by = mover();
 	struct task_struct *p;
 
-	if (!own)
+	if (!own || !by)
 		return 0;
 	own->scanned = 0;
 	bpf_rcu_read_lock();
@@ -298,12 +298,12 @@ COLD int send_away(u32 cpu, u64 queue)
 			continue;
 		to = refuge(p->pid);
 		if (to >= 0 && join_elsewhere(p->pid, cpu, to)) {
-			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, own->move_key);
-			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, own->move_queue, 0)) {
+			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, by->move_key);
+			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, task, by->move_queue, 0)) {
 				count(own, CNT_EVICTED);
 				kick_for_waiting(to);
 			} else {
-				not_taken_over(p->pid, cpu);
+				not_taken_over(p->pid);
 			}
 		}
 		bpf_task_release(task);

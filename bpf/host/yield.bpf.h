@@ -114,9 +114,7 @@ COLD int claim_not_served(s32 cpu)
  */
 COLD bool serve_yielded(s32 cpu)
 {
-	/* With core scheduling a sibling's CPU does this for `cpu`. */
-	s32 here = bpf_get_smp_processor_id();
-	struct cpu_state *c = cpu_state(cpu), *own = cpu_state(here);
+	struct cpu_state *c = cpu_state(cpu), *by = mover();
 	bool moved = false;
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *to;
@@ -125,7 +123,7 @@ COLD bool serve_yielded(s32 cpu)
 	s64 owed_ns;
 	s32 pid, from;
 
-	if (!c || !own)
+	if (!c || !by)
 		return false;
 	pid = c->side.yield_to;
 	c->side.yield_to = 0;
@@ -138,14 +136,14 @@ COLD bool serve_yielded(s32 cpu)
 		goto out;
 	from = queue_cpu(t);
 	queue = queue_of(cpu, t->class);
-	own->move_stake = 0;
-	own->move_key = t->deadline;
+	by->move_stake = 0;
+	by->move_key = t->deadline;
 	owed_ns = t->owed_ns;
 	if (from < 0 || (from != cpu && !join_elsewhere(pid, from, cpu)))
 		goto out;
 	/* What others have missed is made up for only where load balance moves a task; this one moves as often as it likes. */
 	t->owed_ns = owed_ns;
-	key = own->move_key;
+	key = by->move_key;
 	if (k_peek_key(queue, &first) && !time_before_ns(key, first))
 		key = first - 1;
 	/* The task need not be the iterator's: it has to be in that queue. */
@@ -157,7 +155,7 @@ COLD bool serve_yielded(s32 cpu)
 	if (moved)
 		moved = k_take(queue);
 	else
-		not_taken_over(pid, here);
+		not_taken_over(pid);
 out:
 	if (moved)
 		count(c, CNT_YIELDED);
