@@ -167,8 +167,9 @@ POLICY s64 lag_of(u64 clock, u64 v, u64 weight, u64 request)
 #define TANDEM_LAG_MOST_NS (1ULL << 40)
 
 /*
- * The lag, against those who are in a queue of weight `others`, that becomes `lag` when the task has joined and V has moved towards it
- * (clock_shift()): as inflated by PLACE_LAG in the kernel. And the lag against those who stay, when a task leaves that has `lag` among all.
+ * The lag, against those who are in a queue of weight `others`, that becomes `lag` when the task has joined and V has
+ * moved towards it (clock_shift()): as inflated by PLACE_LAG in the kernel. And the lag against those who stay, when a
+ * task leaves that has `lag` among all.
  */
 POLICY s64 lag_against(s64 lag, u64 weight, u64 others)
 {
@@ -179,7 +180,10 @@ POLICY s64 lag_against(s64 lag, u64 weight, u64 others)
 	return lag < 0 ? -(s64)size : (s64)size;
 }
 
-/* A lag against those who are in a queue, within what it may be when a task joins: its limit is that among all (see clock_shift()). */
+/*
+ * A lag against those who are in a queue, within what it may be when a task joins: its limit is that among all (see
+ * clock_shift()).
+ */
 POLICY s64 lag_on_join(s64 lag, u64 weight, u64 others, u64 request)
 {
 	s64 limit = lag_against(lag_limit(request), weight, others);
@@ -197,8 +201,8 @@ POLICY u64 v_of(u64 clock, s64 lag, u64 weight)
 }
 
 /*
- * How far V advances while a task that is alone gains `gained`. What it is owed by tasks that have ended it takes first. Otherwise it would keep
- * its credit for ever, and come before each task that wakes up.
+ * How far V advances while a task that is alone gains `gained`. What it is owed by tasks that have ended it takes
+ * first. Otherwise it would keep its credit for ever, and come before each task that wakes up.
  */
 POLICY u64 progress_alone(u64 clock, u64 v, u64 gained)
 {
@@ -206,11 +210,12 @@ POLICY u64 progress_alone(u64 clock, u64 v, u64 gained)
 }
 
 /*
- * How far V moves when a task of this lag leaves tasks of this `weight` behind; with -lag, when it joins, and they weigh so much with it. V is
- * the mean of their v by weight, as in EEVDF: what they are owed in all is nothing. A task that leaves with a debt pays it while it sleeps
- * (lag_after_sleep()). If V stood still those who stay would be owed it for ever, and each task that wakes up would wait until they have got it.
- * The lag among all is limited, on both ways alike. If it were the lag against the others, a task that naps would be forgiven something
- * each time: what it owes against those who stay is more than it owes among all.
+ * How far V moves when a task of this lag leaves tasks of this `weight` behind; with -lag, when it joins, and they
+ * weigh so much with it. V is the mean of their v by weight, as in EEVDF: what they are owed in all is nothing. A task
+ * that leaves with a debt pays it while it sleeps (lag_after_sleep()). If V stood still those who stay would be owed it
+ * for ever, and each task that wakes up would wait until they have got it. The lag among all is limited, on both ways
+ * alike. If it were the lag against the others, a task that naps would be forgiven something each time: what it owes
+ * against those who stay is more than it owes among all.
  */
 POLICY u64 clock_shift(s64 lag, u64 weight)
 {
@@ -220,16 +225,20 @@ POLICY u64 clock_shift(s64 lag, u64 weight)
 }
 
 /*
- * Keeps V where the mean can be. Several CPUs move V, weights change and lags are clamped, so that it drifts. A task from elsewhere would be placed
- * as far ahead or behind. The picked task has nearly the smallest v: no task comes before it by more than B. Each of the `tasks` of the queue
- * owes no more than the limit of its lag, so that the mean of all is no further ahead than what they owe in all. (A bound that the mean can
- * exceed would hold V behind the tasks: each is taken to owe more than it does, V goes back as it leaves, and one that waits is never served.)
- * `request`: that of lag_limit(). `tasks` up to 65536.
+ * Keeps V where the mean can be. Several CPUs move V, weights change and lags
+ * are clamped, so that it drifts. A task from elsewhere would be placed as far
+ * ahead or behind. `longest_ns`: the longest request and bound B of a deadline
+ * in the queue. The picked task has nearly the smallest v: no task comes before
+ * it by more than B. Each of the `tasks` (up to 65536) owes no more than the
+ * limit of its lag, so that the mean is no further ahead than what they owe in
+ * all. A bound that the mean can exceed would hold V behind the tasks: each is
+ * taken to owe more than it does, V goes back as it leaves, and one that waits
+ * is never served.
  */
-POLICY u64 clock_anchored(u64 clock, u64 picked_v, u64 base_ns, u64 request, u32 tasks, u64 weight)
+POLICY u64 clock_anchored(u64 clock, u64 picked_v, u64 longest_ns, u32 tasks, u64 weight)
 {
-	u64 owed = min_u64(tasks, 1U << 16) * (u64)lag_limit(request);
-	u64 latest = picked_v + 2 * base_ns + virtual_ns(owed, weight), earliest = picked_v - base_ns;
+	u64 owed = min_u64(tasks, 1U << 16) * (u64)lag_limit(longest_ns);
+	u64 latest = picked_v + 2 * longest_ns + virtual_ns(owed, weight), earliest = picked_v - longest_ns;
 
 	if (time_before_ns(clock, earliest))
 		return earliest;
@@ -246,8 +255,9 @@ POLICY u64 v_reweighted(u64 clock, u64 v, u64 old_weight, u64 new_weight, u64 re
 }
 
 /*
- * A debt (negative lag) is paid off while other tasks are served: `progress` is how far V has advanced since
- * the task left the queue (DELAY_DEQUEUE in the kernel). V goes back if another one leaves with a debt: then it is further ahead of those who stay.
+ * A debt (negative lag) is paid off while other tasks are served: `progress` is how far V has advanced since the task
+ * left the queue (DELAY_DEQUEUE in the kernel). V goes back if another one leaves with a debt: then it is further ahead
+ * of those who stay.
  */
 POLICY s64 lag_after_sleep(s64 lag, s64 progress, u64 weight)
 {
@@ -291,12 +301,14 @@ POLICY bool wakeup_preempts(u64 wakee_deadline, u64 curr_deadline, s64 curr_lead
 }
 
 /*
- * Does a waking task that usually sleeps soon, and needs `need_ns` until then, preempt one that computes, whatever both are owed? If it has not
- * had more than its share, and if it would come first in a queue where nobody is owed anything: a light one does not preempt a heavy one.
+ * Does a waking task that usually sleeps soon, and needs `need_ns` until then,
+ * preempt one that computes, whatever both are owed? If it has not had more than
+ * its share, and if what it needs is no more of its share than the other's base
+ * request is of the other's: a light one does not preempt a heavy one.
  */
-POLICY bool prompt_preempts(u64 clock, u64 v, u64 need_ns, u64 weight, u64 curr_request_ns, u64 curr_weight)
+POLICY bool prompt_preempts(u64 clock, u64 v, u64 need_ns, u64 weight, u64 curr_base_ns, u64 curr_weight)
 {
-	return !is_ahead(clock, v) && virtual_ns(need_ns, weight) <= virtual_ns(curr_request_ns, curr_weight);
+	return !is_ahead(clock, v) && virtual_ns(need_ns, weight) <= virtual_ns(curr_base_ns, curr_weight);
 }
 
 /*

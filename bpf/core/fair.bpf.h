@@ -45,6 +45,8 @@ static __always_inline void begin_request(struct task_state *t, struct cpu_state
 
 	t->request_ns = request_ns(side_slice_ns(t, c), t->weight, c->weight[i], c->tasks[i]);
 	t->used_ns = 0;
+	if (c->longest_ns < max_u64(t->base_ns, t->request_ns))
+		c->longest_ns = max_u64(t->base_ns, t->request_ns);
 	set_deadline(t, t->request_ns);
 }
 
@@ -85,6 +87,7 @@ static __always_inline void show_deadline(const struct task_state *t, struct cpu
 {
 	c->curr_deadline = t->deadline;
 	c->curr_bounded = t->bounded;
+	c->curr_v = t->v;
 	c->curr_end_v = end_v(t);
 	c->curr_base_ns = t->base_ns;
 	c->curr_weight = t->weight;
@@ -138,12 +141,12 @@ static __always_inline void rebook_work(struct task_state *t, struct cpu_state *
 		__sync_fetch_and_sub(&c->queued_work, work - stake_value(old));
 }
 
-/* Run time of the current task since its last charge, of which there is one per tick. */
+/* Run time of the current task since its last charge, of which there is one per tick, unless it runs without ticks. */
 static __always_inline u64 uncharged_run_ns(const struct cpu_state *c, u64 now)
 {
-	u64 since = c->curr_charged_at_ns;
+	u64 since = c->curr_charged_at_ns, ran = since ? sub_floor_u64(now, since) : 0;
 
-	return since ? min_u64(sub_floor_u64(now, since), TANDEM_TICK_NS) : 0;
+	return c->endless ? ran : min_u64(ran, TANDEM_TICK_NS);
 }
 
 /*
@@ -157,41 +160,35 @@ static __always_inline u64 not_yet_charged(const struct cpu_state *c, u32 i, u64
 	return class_index(c->curr_class) == i && weight ? virtual_ns(uncharged_run_ns(c, now), weight) : 0;
 }
 
-/* V of a class after a task with this v has gained `gained` there. */
-static __always_inline u64 clock_after(const struct cpu_state *c, u32 i, u64 v, u64 gained)
+/* How far V of a class advances while a task with this v gains `gained` there. */
+static __always_inline u64 progress_of(const struct cpu_state *c, u32 i, u64 v, u64 gained)
 {
-	u64 clock = *(volatile u64 *)&c->clock[i];
+	return c->tasks[i] == 1 ? progress_alone(*(volatile u64 *)&c->clock[i], v, gained) : gained;
+}
 
-	return clock + (c->tasks[i] == 1 ? progress_alone(clock, v, gained) : gained);
+/*
+ * How far V of a class has advanced since the last charge. Apart, as the kernel limits the stack of all functions that
+ * call each other. `i`: its index.
+ */
+COLD u64 not_in_clock(struct cpu_state *c __arg_nonnull, u32 i, u64 now)
+{
+	i &= NR_QUEUE_CLASSES - 1;
+	return progress_of(c, i, c->curr_v, not_yet_charged(c, i, now));
 }
 
 static __always_inline u64 clock_now(const struct cpu_state *c, u32 i, u64 now)
 {
-	return clock_after(c, i, c->curr_v, not_yet_charged(c, i, now));
+	return *(volatile u64 *)&c->clock[i] + progress_of(c, i, c->curr_v, not_yet_charged(c, i, now));
 }
 
-/* V of a class moves: any CPU lets tasks join and leave, the owner charges them. */
+/*
+ * V of a class moves: any CPU lets tasks join and leave, the owner charges them. Each adds its own part, so that none
+ * undoes what another one does at the same time.
+ */
 static __always_inline void move_clock(struct cpu_state *c, u32 i, u64 by)
 {
 	if (by)
 		__sync_fetch_and_add(&c->clock[i], by);
-}
-
-/*
- * A task has joined or left, so that the weight is another one, and V shall be `clock` now. What the current task has run since its last
- * charge will be charged by the new weight: V moves by the difference, too.
- */
-COLD int set_clock(struct cpu_state *c __arg_nonnull, u32 i, u64 clock, u64 now)
-{
-	i &= NR_QUEUE_CLASSES - 1;
-	move_clock(c, i, clock - clock_now(c, i, now));
-	return 0;
-}
-
-/* The same as clock_now(), apart: the kernel limits the stack of all functions that call each other. */
-COLD u64 clock_at(struct cpu_state *c __arg_nonnull, u32 i, u64 now)
-{
-	return clock_now(c, i & (NR_QUEUE_CLASSES - 1), now);
 }
 
 /* v of the running task. */
@@ -326,14 +323,18 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 {
 	struct cpu_state *c = cpu_state(cpu);
 	struct group_state *g;
-	u64 clock, custom, stake;
+	u64 clock, ahead, custom, stake;
 	s64 lag;
 	u32 i;
 
 	if (!c || t->stake)
 		return 0;
 	g = group_state(t->group);
+	i = t->class;
 	t->class = k_is_best_effort(p) || (g && g->idle) ? CLASS_BEST_EFFORT : CLASS_NORMAL;
+	/* V of one class says nothing of V of another one. */
+	if (i != t->class)
+		t->left_cpu = -1;
 	t->own_weight = own_weight(p);
 	t->scale = g ? g->scale : TANDEM_SCALE_ONE;
 	t->weight = effective_weight(t->own_weight, t->scale);
@@ -342,7 +343,8 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 	t->patient = custom || k_is_batch(p);
 	t->base_ns = custom ? custom : side_request_ns(p, t, g, c);
 	i = class_index(t->class);
-	clock = clock_at(c, i, now);
+	ahead = not_in_clock(c, i, now);
+	clock = *(volatile u64 *)&c->clock[i] + ahead;
 	lag = t->left_cpu == cpu ? lag_after_sleep(t->lag, (s64)(clock - t->left_clock), t->weight) :
 				   lag_against(t->lag_within, t->weight, c->weight[i]);
 	/* In an empty queue nobody is owed anything: start at V. */
@@ -358,7 +360,13 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 	t->v = v_of(clock, lag, t->weight);
 	t->lag = 0;
 	t->lag_within = 0;
-	set_clock(c, i, clock + clock_shift(-lag, c->weight[i]), now);
+	/*
+	 * What the current task has run since its last charge will be charged by the new weight: V moves by the
+	 * difference, too.
+	 */
+	if (!t->exits)
+		ahead += clock_shift(-lag, c->weight[i]);
+	move_clock(c, i, ahead - not_in_clock(c, i, now));
 	side_joined(t, cpu);
 	count_cpu_bound(t, c, cpu, now);
 	/*
@@ -376,13 +384,15 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 	return 0;
 }
 
-/* `only`: if it is in this queue, as this stake says; 0: in whatever queue. */
+/*
+ * `only`: if it is in this queue, as this stake says; 0: in whatever queue. (Another CPU that lets the task join at the
+ * same time may read an old lag, or this one an old v: what that can cost is one limit of its lag.)
+ */
 COLD int leave_queue(struct task_state *t __arg_nonnull, u64 only, u64 now)
 {
 	/* Read before others may let it join another queue. */
-	u64 v = t->v, stake, clock;
+	u64 v = t->v, stake, ahead, shift;
 	struct cpu_state *c;
-	bool keeps_debt;
 	u32 i;
 
 	if (only)
@@ -393,22 +403,25 @@ COLD int leave_queue(struct task_state *t __arg_nonnull, u64 only, u64 now)
 	i = stake_class(stake);
 	if (!stake || !c)
 		return 0;
-	clock = clock_at(c, i, now);
-	t->lag_within = lag_of(clock, v, t->weight, lag_base(t, c));
-	/*
-	 * One that ends with a debt does not pay it asleep. V does not move, so that those who stay are owed it: otherwise nobody would run beside
-	 * a program that forks all the time.
-	 */
-	keeps_debt = t->exits && t->lag_within < 0;
+	ahead = not_in_clock(c, i, now);
+	t->left_clock = *(volatile u64 *)&c->clock[i] + ahead;
+	t->lag_within = lag_of(t->left_clock, v, t->weight, lag_base(t, c));
 	give_back(t, stake);
-	if (c->weight[i] && !keeps_debt) {
-		clock += clock_shift(t->lag_within, c->weight[i]);
-		set_clock(c, i, clock, now);
+	/*
+	 * A task that ends does not pay asleep, nor is it paid. V stands still, so that those who stay are owed what it
+	 * owes: otherwise nobody would run beside a program that forks all the time.
+	 */
+	if (c->weight[i] && !t->exits) {
+		shift = clock_shift(t->lag_within, c->weight[i]);
+		t->left_clock += shift;
+		ahead += shift;
 	}
-	t->left_clock = clock;
+	move_clock(c, i, ahead - not_in_clock(c, i, now));
 	/* If nobody stays it owes nobody anything. */
 	t->lag = c->weight[i] ? lag_against(t->lag_within, t->weight, c->weight[i]) : 0;
 	t->left_cpu = stake_cpu(stake);
+	if (!(c->tasks[0] + c->tasks[1]))
+		c->longest_ns = 0;
 	return 0;
 }
 
@@ -554,7 +567,7 @@ static __always_inline void charge(const struct task_struct *p, struct task_stat
 		t->owed_ns -= settled;
 	}
 	progress = virtual_ns(service - settled, max_u64(c->weight[i], t->weight));
-	move_clock(c, i, clock_after(c, i, t->v, progress) - c->clock[i]);
+	move_clock(c, i, progress_of(c, i, t->v, progress));
 	t->v += virtual_ns(service - settled, t->weight);
 	if (t->cpu_bound_stake)
 		c->vtime += virtual_ns(service - settled, max_u64(c->cpu_bound_weight, t->weight));

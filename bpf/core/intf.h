@@ -91,6 +91,7 @@ struct cpu_state {
 
 	/* Written by this CPU, except where noted. */
 	u64 base_request_ns;	/* of tasks here that do not ask for a slice themselves (set by the side) */
+	u64 longest_ns;		/* longest request, or bound of a deadline, of a task since the queues were empty (any CPU) */
 
 	u64 curr_deadline;
 	u64 curr_end_v;		/* v at the end of its request */

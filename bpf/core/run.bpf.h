@@ -7,15 +7,15 @@
 #include "turn.bpf.h"
 
 /*
- * V is near a picked task, unless that is from the late queue. V is not behind one that is alone; it may be ahead of it, by what it is owed by
- * tasks that have ended.
+ * V is where the mean can be, now that t has been picked, unless t was picked out of order. It is not behind one that
+ * is alone; it may be ahead of it, by what it is owed by tasks that have ended.
  */
 static __always_inline void anchor_clock(const struct task_state *t, struct cpu_state *c, u32 i)
 {
-	u64 clock = *(volatile u64 *)&c->clock[i], to = clock;
+	u64 clock = *(volatile u64 *)&c->clock[i], to = clock, longest = max_u64(c->longest_ns, c->base_request_ns);
 
 	if (c->tasks[i] > 1 && !t->was_late)
-		to = clock_anchored(clock, t->v, max_u64(t->base_ns, c->base_request_ns), lag_base(t, c), c->tasks[i], c->weight[i]);
+		to = clock_anchored(clock, t->v, longest, c->tasks[i], c->weight[i]);
 	else if (c->tasks[i] <= 1 && is_ahead(clock, t->v))
 		to = t->v;
 	move_clock(c, i, to - clock);
@@ -31,7 +31,8 @@ static __always_inline u32 turn_begins(struct task_struct *p, struct task_state 
 	else
 		rejoin(p, t, cpu, now);
 	i = class_index(t->class);
-	anchor_clock(t, c, i);
+	if (queue_cpu(t) == cpu)
+		anchor_clock(t, c, i);
 	t->was_late = 0;
 	trace(TRACE_RUNS, p->pid, 0);
 	t->run_cpu = cpu;

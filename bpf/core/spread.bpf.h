@@ -149,8 +149,9 @@ COLD int ask_for_task(u32 cpu)
 }
 
 /*
- * The CPU that executes this: its record says where a task is being moved, and what to retract if it is not (move_*). With core scheduling it
- * may be another one than that whose queues these are, and which may move a task itself meanwhile.
+ * The CPU that executes this: its record says where a task is being moved, and what to retract if it is not (move_*).
+ * With core scheduling it may be another one than that whose queues these are, and which may move a task itself
+ * meanwhile.
  */
 static __always_inline struct cpu_state *mover(void)
 {

@@ -33,7 +33,7 @@ struct task_state {
 	u32 bounded;		/* its deadline is closer than its request over its weight, and moves along with v */
 	u32 custom;		/* it has asked for its request itself */
 	u32 patient;		/* its deadline after a wake-up is that of its whole request */
-	u32 was_late;		/* waits, or waited, in the late queue */
+	u32 was_late;		/* waits, or waited, in the late queue; or it has been yielded to: it is picked out of order */
 	u32 own_weight;		/* by its nice value */
 	u32 group;
 	u32 counted_weight;	/* its part of counted_group's load while it is runnable */

@@ -158,7 +158,7 @@ COLD int throttle(struct task_struct *p __arg_trusted, struct task_state *t __ar
 	leave(t, now);
 	t->throttled_at_ns = now;
 	count_task(CNT_THROTTLED, p->pid);
-	k_insert_ordered(p, throttle_queue_of(limit), TANDEM_REQUEST_MIN_NS, now - t->lag, enq_flags);
+	k_insert_ordered(p, throttle_queue_of(limit), TANDEM_REQUEST_MIN_NS, now - t->lag_within, enq_flags);
 	wake_throttled(limit, now);
 	if (own->throttled_limit && own->throttled_limit != limit)
 		look_after_throttled(now);

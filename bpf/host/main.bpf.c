@@ -8,7 +8,7 @@
  *
  *   who       the thread that calls KVM's run function                     vm.bpf.h
  *   place     apart from siblings, while another pCPU is as good           place.bpf.h
- *   prompt    a vCPU that sleeps often, before one that computes           core/wakeup.bpf.h
+ *   prompt    a vCPU that sleeps often, before one that computes           policy/eevdf.h
  *   yield     to the sibling that KVM names, on the yielder's own time     yield.bpf.h
  *   quota     a vCPU out of quota stops where it holds no kernel lock      safe.bpf.h
  *   RT, DL    what higher classes take of a pCPU makes it weaker           policy/host/away.h
@@ -55,7 +55,10 @@ enum fate {
 	WAITS,
 };
 
-/* Does a prompt task that has joined the queue, whose V was `clock`, come before one that computes there, and before all that wait? */
+/*
+ * Does a prompt task that has joined the queue, whose V was `clock`, come before one that computes there, and before
+ * all that wait?
+ */
 static __always_inline bool comes_promptly(const struct task_state *t, const struct cpu_state *c, s32 cpu, u64 clock)
 {
 	return t->class == CLASS_NORMAL && !t->patient && is_prompt(t) && comes_first(t, c, cpu, SCX_DSQ_LOCAL_ON | cpu) &&
@@ -63,8 +66,8 @@ static __always_inline bool comes_promptly(const struct task_state *t, const str
 }
 
 /*
- * As in the guest: does p preempt the current task of `cpu`? (`prompt`: one that computes, whatever the deadlines.) Otherwise an idle pCPU that
- * may pull it is kicked.
+ * As in the guest: does p preempt the current task of `cpu`? (`prompt`: one that computes, whatever the deadlines.)
+ * Otherwise an idle pCPU that may pull it is kicked.
  */
 static __always_inline enum fate announce(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 enq_flags, bool prompt,
 					  u64 now)
@@ -168,14 +171,18 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 	c = cpu_state(cpu);
 	if (!c)
 		return;
-	/* Before it joins: what the current task has run since its last charge it has run without this one, and V moves towards it. */
+	/*
+	 * Before it joins: what the current task has run since its last charge it has run without this one, and V moves
+	 * towards it.
+	 */
 	clock = clock_now(c, class_index(CLASS_NORMAL), now);
 	owed_ns = t->owed_ns;
 	joins_queue(p, t, c, cpu, now);
 	/* What others have missed is made up for only where load balance moves a task. */
 	if (apart)
 		t->owed_ns = owed_ns;
-	fate = announce(p, t, c, cpu, enq_flags, comes_promptly(t, c, cpu, clock), now);
+	/* Nothing is known of a new task: a program that forks all the time would leave nothing to one that computes. */
+	fate = announce(p, t, c, cpu, enq_flags, k_ran_ns(p) && comes_promptly(t, c, cpu, clock), now);
 	if (fate == PREEMPTS && !c->side.yield_to && (takes_over(p, t, c, cpu) || takes_over_there(p, t, c, cpu))) {
 		k_insert_local(p, remaining(t), enq_flags | SCX_ENQ_PREEMPT);
 		return;

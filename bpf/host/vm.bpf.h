@@ -10,10 +10,10 @@
 #include "kvm.bpf.h"
 
 /*
- * The deadline of a thread that is no vCPU (the emulator's, vhost's, ssh, libvirtd) is no further away than this, ns of virtual time. It is
- * earlier than that of a vCPU that was queued at the same time: within its weight such a thread is served first. Its request is as long
- * as any other's, since several of them on one pCPU would only take it from each other. A vCPU that wakes up and usually sleeps soon is
- * like them (is_prompt()).
+ * The deadline of a thread that is no vCPU (the emulator's, vhost's, ssh, libvirtd) is no further away than this, ns of
+ * virtual time. It is earlier than that of a vCPU that was queued at the same time: within its weight such a thread is
+ * served first. Its request is as long as any other's, since several of them on one pCPU would only take it from each
+ * other. A vCPU that wakes up and usually sleeps soon is like them (is_prompt()).
  */
 #define NEAR_DEADLINE_NS (700 * NSEC_PER_USEC_)
 

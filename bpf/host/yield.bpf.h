@@ -14,15 +14,15 @@
 #include "../core/spread.bpf.h"
 
 /*
- * Has it had so much beyond its share that its turn is over? Two that yield to each other in a circle must not leave out those that
- * compute. The bound is that of sched_yield(): one request, against those who stay if it leaves. (Simulated with a VM that unmaps memory all the
- * time, beside one of the same weight: 36,000 rounds with 0.50 of the CPU time, 12,000 without directed yield. With more of a bound it has more
- * than its weight gives it.)
+ * Has it had so much beyond its share that its turn is over? Two that yield to each other in a circle must not leave
+ * out those that compute. The bound is that of sched_yield(): one request, against those who stay if it leaves.
+ * (Simulated with a VM that unmaps memory all the time, beside one of the same weight: 36,000 rounds with 0.50 of the
+ * CPU time, 12,000 without directed yield. With more of a bound it has more than its weight gives it.)
  */
-static __always_inline bool is_far_ahead(const struct task_state *t, const struct cpu_state *c, u64 now)
+static __always_inline bool is_far_ahead(const struct task_state *t, const struct cpu_state *c, u64 v, u64 now)
 {
 	u32 i = class_index(t->class);
-	s64 lag = lag_of(clock_now(c, i, now), t->v, t->weight, lag_base(t, c));
+	s64 lag = lag_of(clock_now(c, i, now), v, t->weight, lag_base(t, c));
 
 	return lag_against(lag, t->weight, sub_floor_u64(c->weight[i], t->weight)) < -(s64)lag_base(t, c);
 }
@@ -58,7 +58,7 @@ bool BPF_STRUCT_OPS(host_yield, struct task_struct *from, struct task_struct *to
 	    target->throttled_at_ns || target->was_late || target->class != t->class || k_is_pinned(to) || !k_allowed(to, cpu) ||
 	    !waits_where_counted(to, target))
 		return false;
-	if (is_far_ahead(t, c, now) || is_far_ahead(target, there, now))
+	if (is_far_ahead(t, c, curr_v_now(c, now), now) || is_far_ahead(target, there, target->v, now))
 		return false;
 	/* A task that has been chosen to run next here: then the kernel does not ask for another one. */
 	if (k_waiting(SCX_DSQ_LOCAL_ON | cpu))
@@ -152,10 +152,15 @@ COLD bool serve_yielded(s32 cpu)
 		moved = scx_bpf_dsq_move_vtime(&it, to, queue, 0);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
-	if (moved)
+	if (moved) {
+		/* Out of order: V of this queue stays. */
+		t->was_late = 1;
 		moved = k_take(queue);
-	else
+		if (!moved)
+			t->was_late = 0;
+	} else {
 		not_taken_over(pid);
+	}
 out:
 	if (moved)
 		count(c, CNT_YIELDED);

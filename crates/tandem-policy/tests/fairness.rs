@@ -204,11 +204,19 @@ proptest! {
     #[test]
     fn the_clock_stays_near_the_task_that_is_picked(clock in any::<u32>(), v in any::<u32>(), nice in -20i32..=19, tasks in 1u32..100) {
         let (clock, v, weight) = ((1u64 << 40) + u64::from(clock), (1u64 << 40) + u64::from(v), u64::from(weight_of_nice(nice)) << 10);
-        let anchored = clock_anchored(clock, v, BASE_NS, BASE_NS, tasks, weight);
+        let anchored = clock_anchored(clock, v, BASE_NS, tasks, weight);
         let most = v + 2 * BASE_NS + virtual_ns(u64::from(tasks) * lag_limit(BASE_NS) as u64, weight);
         let least = v - BASE_NS;
         prop_assert!((least..=most).contains(&anchored));
         prop_assert!(anchored == clock || clock < least || clock > most, "moved without need");
+    }
+
+    #[test]
+    fn the_clock_is_left_where_the_mean_is(requests_ms in prop::collection::vec(1u64..=100, 2..6), nices in prop::collection::vec(0i32..=10, 6)) {
+        let requests: Vec<u64> = requests_ms.iter().map(|ms| ms * 1_000_000).collect();
+        let weights: Vec<u64> = nices.iter().map(|nice| u64::from(weight_of_nice(*nice)) << 10).collect();
+        let longest = requests.iter().copied().max().unwrap();
+        prop_assert_eq!(moves_of_an_anchored_mean(&requests, &weights, |_| longest), 0);
     }
 
     #[test]
@@ -298,6 +306,31 @@ proptest! {
         // A credit shrinks to nothing and no further; what it owes to those that sleep it goes on owing.
         prop_assert_eq!(left, if credit > 0 { (credit - gained as i64).max(0) } else { credit });
     }
+}
+
+/// Tasks with these requests and weights compute on one CPU. Returns how often V, which is their mean, is moved by the anchor. `longest_of`: what the
+/// anchor takes for the longest request, by the picked task's own.
+fn moves_of_an_anchored_mean(requests: &[u64], weights: &[u64], longest_of: impl Fn(u64) -> u64) -> usize {
+    let begin = 1u64 << 40;
+    let mut v = vec![begin; requests.len()];
+    let total: u64 = weights[..v.len()].iter().sum();
+    let mut moves = 0;
+    for _ in 0..2000 {
+        let deadline = |i: usize| v[i] + deadline_distance(requests[i], weights[i], requests[i]);
+        let next = (0..v.len()).min_by_key(|i| deadline(*i)).unwrap();
+        let ahead = |i: usize| u128::from(v[i] - begin) * u128::from(weights[i]);
+        let mean = begin + ((0..v.len()).map(ahead).sum::<u128>() / u128::from(total)) as u64;
+        let anchored = clock_anchored(mean, v[next], longest_of(requests[next]), v.len() as u32, total);
+        moves += usize::from(anchored != mean);
+        v[next] += virtual_ns(requests[next], weights[next]);
+    }
+    moves
+}
+
+#[test]
+fn the_anchor_of_one_with_a_short_request_would_move_the_mean() {
+    let moves = moves_of_an_anchored_mean(&[100_000_000, 3_000_000], &[UNIT, UNIT], |own| own);
+    assert!(moves > 100, "control: {moves}");
 }
 
 /// Tasks of a queue: v, weight.
@@ -425,7 +458,7 @@ fn wait_beside_some_that_compute(rule: V, others: u64) -> u64 {
         lag = lag_after_sleep(lag, clock.wrapping_sub(left) as i64, UNIT);
         let v = rule.join(&mut clock, lag, UNIT, rest);
         while let Some(first) = busy.iter_mut().min().filter(|first| **first + BASE_NS < v + 700_000) {
-            clock = clock_anchored(clock, *first, BASE_NS, BASE_NS, others as u32 + 1, rest + UNIT);
+            clock = clock_anchored(clock, *first, BASE_NS, others as u32 + 1, rest + UNIT);
             *first += STEP_NS;
             waited += STEP_NS;
             clock += virtual_ns(STEP_NS, rest + UNIT);
@@ -482,7 +515,7 @@ fn longest_wait_among_sleepers(bursts_us: &[u64], rule: V) -> u64 {
         }
         let Some(next) = all.iter_mut().filter(|s| s.waits.is_ok()).min_by_key(|s| s.deadline) else { break };
         longest = longest.max(now - next.waits.unwrap_or(now));
-        clock = clock_anchored(clock, next.v, BASE_NS, BASE_NS, queued as u32, queued * weight);
+        clock = clock_anchored(clock, next.v, BASE_NS, queued as u32, queued * weight);
         now += next.burst;
         next.v += virtual_ns(next.burst, weight);
         clock += virtual_ns(next.burst, queued * weight);

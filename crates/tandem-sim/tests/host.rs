@@ -279,13 +279,19 @@ fn siblings_are_kept_apart_while_another_pcpu_is_as_good() {
 }
 
 /// A VM with as many vCPUs as there are pCPUs unmaps memory all the time beside one that computes, of the same weight. It gains no CPU time by
-/// it. Returns its rounds, and its directed yields.
-fn unmapping(left_out: u32, kernel: &KernelSpec) -> (u64, DirectedYields) {
+/// it. `grouped`: each VM has a group, and each vCPU, as libvirt has it: all together weigh as much as one task. Returns its rounds, and its
+/// directed yields.
+fn unmapping(left_out: u32, kernel: &KernelSpec, grouped: bool) -> (u64, DirectedYields) {
     let mut m = machine(4, left_out);
-    busy_vm(&mut m, "cpu_bound", 4, 0);
+    let mut groups = || {
+        let scope = grouped.then(|| m.add_group(0, 0, &GroupSpec::default()));
+        [(); 4].map(|()| scope.map_or(0, |scope| m.add_group(0, scope, &GroupSpec::default())))
+    };
+    let (computes, unmaps) = (groups(), groups());
+    vm_in(&mut m, "cpu_bound", &KernelSpec::recent(), &computes, &Program::cpu_bound(1000.0), &[0, 1, 2, 3]);
     let mut program = Program::cpu_bound(200.0);
     program.steps.push(Step::Shootdown);
-    let vcpus = vm_in(&mut m, "unmaps", kernel, &[0; 4], &program, &[0, 1, 2, 3]);
+    let vcpus = vm_in(&mut m, "unmaps", kernel, &unmaps, &program, &[0, 1, 2, 3]);
     m.run(5 * S, MOST).unwrap();
     let part = ran(&m, &vcpus) / (4 * 5 * S) as f64;
     assert!(part < 0.51, "{part} of the CPU time");
@@ -301,20 +307,23 @@ fn unmapping(left_out: u32, kernel: &KernelSpec) -> (u64, DirectedYields) {
 #[test]
 fn a_vcpu_that_waits_for_a_preempted_one_gives_it_its_pcpu() {
     let kernel = KernelSpec::recent();
-    let ((with, yields), (without, none)) = (unmapping(0, &kernel), unmapping(YIELD, &kernel));
-    assert!(yields.asked > 1000 && yields.promised > yields.asked / 10, "{yields:?}");
-    assert_eq!(none.promised, 0, "{none:?}");
-    assert!(with as f64 > without as f64 * 1.1, "{with} rounds, without directed yield {without}");
-    assert_eq!(yields.named, 0, "{yields:?}");
+    for grouped in [false, true] {
+        let ((with, yields), (without, none)) =
+            (unmapping(0, &kernel, grouped), unmapping(YIELD, &kernel, grouped));
+        assert!(yields.asked > 1000 && yields.promised > yields.asked / 10, "{yields:?}");
+        assert_eq!(none.promised, 0, "{none:?}");
+        assert!(with as f64 > without as f64 * 1.1, "{with} rounds, without directed yield {without}");
+        assert_eq!(yields.named, 0, "{yields:?}");
+    }
 }
 
 #[test]
 fn a_guest_names_the_preempted_vcpu_that_it_waits_for() {
     let names = KernelSpec { pv_yield: true, ..KernelSpec::recent() };
-    let (_, yields) = unmapping(0, &names);
+    let (_, yields) = unmapping(0, &names, false);
     assert!(yields.named > 1000, "{yields:?}");
     // No preempted vCPU is waited for.
-    let (_, yields) = unmapping(0, &KernelSpec { paravirtual: true, ..names });
+    let (_, yields) = unmapping(0, &KernelSpec { paravirtual: true, ..names }, false);
     assert_eq!(yields.named, 0, "{yields:?}");
 }
 
@@ -424,5 +433,38 @@ fn naps_change_nothing_of_what_weights_say() {
                 "{weights:?}, {nap_us} us: {part} of its part, weight {weight}"
             );
         }
+    }
+}
+
+/// A program that forks: one child after another, each of which runs for so long and ends, `gap_us` after the one before. Returns the part of a
+/// pCPU that it gets beside some VMs that compute.
+fn forks(run_us: f64, gap_us: u64, beside: usize) -> f64 {
+    let mut m = machine(1, 0);
+    for _ in 0..beside {
+        busy_vm(&mut m, "computes", 1, 0);
+    }
+    m.run(S, MOST).unwrap();
+    let mut all = Vec::new();
+    while m.now < 3 * S {
+        let start_ns = m.now + gap_us * 1000;
+        let program = Program { rounds: Some(1), ..Program::cpu_bound(run_us) };
+        let child = m.add_task(0, &TaskSpec { start_ns, ..TaskSpec::new("child", program) }, start_ns);
+        while m.tasks[child].state != State::Dead {
+            let next = m.now + MS / 20;
+            m.run(next, MOST).unwrap();
+        }
+        all.push(child);
+    }
+    ran(&m, &all) / (2 * S) as f64
+}
+
+#[test]
+fn a_program_that_forks_has_its_share_and_no_more() {
+    for (run_us, beside, share) in [(2_900.0, 1, 0.5), (1_000.0, 2, 1.0 / 3.0), (300.0, 3, 0.25)] {
+        let part = forks(run_us, 100, beside);
+        assert!(
+            (0.85 * share..1.12 * share).contains(&part),
+            "{part} beside {beside}, {run_us} us at a time"
+        );
     }
 }

@@ -179,6 +179,7 @@ impl Machine {
     }
 
     fn finish(&mut self, task: usize) {
+        self.ends(task);
         self.sleep(task);
         self.tasks[task].state = State::Dead;
     }

@@ -235,6 +235,14 @@ impl Machine {
         }
     }
 
+    /// A task will not come back from its next sleep.
+    pub(super) fn ends(&mut self, task: usize) {
+        let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
+        if let Some(number) = self.number(task) {
+            self.policy(world, cpu, |policy| policy.set_exiting(number));
+        }
+    }
+
     /// Dequeues a task of a policy that goes to sleep.
     pub(super) fn withdraw(&mut self, task: usize) {
         let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);

@@ -585,13 +585,18 @@ impl Policy {
         self.with(cpu, |_| call(cpu as i32, ptr::null_mut()));
     }
 
-    /// `ops.disable()`: a task ends, and the policy forgets it.
-    pub fn disable(&mut self, here: usize, task: usize) {
+    /// `PF_EXITING`: a task ends.
+    pub fn set_exiting(&mut self, task: usize) {
         let pointer = self.task(task);
         // SAFETY: the type is that in native/exports.h.
         if let Ok(exiting) = unsafe { function::<extern "C" fn(Task)>(&self.image, "sim_set_exiting") } {
             exiting(pointer);
         }
+    }
+
+    /// `ops.disable()`: a task ends, and the policy forgets it.
+    pub fn disable(&mut self, here: usize, task: usize) {
+        self.set_exiting(task);
         self.call_task(Op::Disable, here, task);
         self.state.by_pid.retain(|_, other| *other != task);
     }
