@@ -229,16 +229,17 @@ POLICY u64 clock_shift(s64 lag, u64 weight)
  * are clamped, so that it drifts. A task from elsewhere would be placed as far
  * ahead or behind. `longest_ns`: the longest request and bound B of a deadline
  * in the queue. The picked task has nearly the smallest v: no task comes before
- * it by more than B. Each of the `tasks` (up to 65536) owes no more than the
- * limit of its lag, so that the mean is no further ahead than what they owe in
- * all. A bound that the mean can exceed would hold V behind the tasks: each is
- * taken to owe more than it does, V goes back as it leaves, and one that waits
- * is never served.
+ * it by more than B. It is owed no more than the limit of its lag, or what all
+ * of the `tasks` (up to 65536) owe in all, each as much as that limit. A bound
+ * that the mean can exceed would hold V behind the tasks: each is taken to owe
+ * more than it does, V goes back as it leaves, and one that waits is never
+ * served. `weight`: of the picked task, `total`: of all.
  */
-POLICY u64 clock_anchored(u64 clock, u64 picked_v, u64 longest_ns, u32 tasks, u64 weight)
+POLICY u64 clock_anchored(u64 clock, u64 picked_v, u64 weight, u64 longest_ns, u32 tasks, u64 total)
 {
-	u64 owed = min_u64(tasks, 1U << 16) * (u64)lag_limit(longest_ns);
-	u64 latest = picked_v + 2 * longest_ns + virtual_ns(owed, weight), earliest = picked_v - longest_ns;
+	u64 limit = (u64)lag_limit(longest_ns), owed = min_u64(tasks, 1U << 16) * limit;
+	u64 most = max_u64(virtual_ns(owed, total), virtual_ns(limit, weight));
+	u64 latest = picked_v + 2 * longest_ns + most, earliest = picked_v - longest_ns;
 
 	if (time_before_ns(clock, earliest))
 		return earliest;

@@ -149,36 +149,52 @@ static __always_inline u64 uncharged_run_ns(const struct cpu_state *c, u64 now)
 	return c->endless ? ran : min_u64(ran, TANDEM_TICK_NS);
 }
 
-/*
- * V of a class advances at the owner's ticks and switches. In between it is projected; otherwise a task
- * that wakes up there would get a credit.
- */
-static __always_inline u64 not_yet_charged(const struct cpu_state *c, u32 i, u64 now)
+/* How far V of a class advances while a task with this v, one of `tasks`, gains `gained` there. */
+static __always_inline u64 progress_of(const struct cpu_state *c, u32 i, u32 tasks, u64 v, u64 gained)
 {
-	u64 weight = c->weight[i];
-
-	return class_index(c->curr_class) == i && weight ? virtual_ns(uncharged_run_ns(c, now), weight) : 0;
-}
-
-/* How far V of a class advances while a task with this v gains `gained` there. */
-static __always_inline u64 progress_of(const struct cpu_state *c, u32 i, u64 v, u64 gained)
-{
-	return c->tasks[i] == 1 ? progress_alone(*(volatile u64 *)&c->clock[i], v, gained) : gained;
+	return tasks == 1 ? progress_alone(*(volatile u64 *)&c->clock[i], v, gained) : gained;
 }
 
 /*
- * How far V of a class has advanced since the last charge. Apart, as the kernel limits the stack of all functions that
- * call each other. `i`: its index.
+ * V of a class advances at the owner's ticks and switches. In between it is projected, with the weight that is there;
+ * otherwise a task that wakes up there would get a credit. `i`: the index of the class.
  */
+static __always_inline u64 projected(const struct cpu_state *c, u32 i, u64 weight, u32 tasks, u64 now)
+{
+	u64 gained = class_index(c->curr_class) == i && weight ? virtual_ns(uncharged_run_ns(c, now), weight) : 0;
+
+	return progress_of(c, i, tasks, c->curr_v, gained);
+}
+
+/* The same with what is there now. Apart, as the kernel limits the stack of all functions that call each other. */
 COLD u64 not_in_clock(struct cpu_state *c __arg_nonnull, u32 i, u64 now)
 {
 	i &= NR_QUEUE_CLASSES - 1;
-	return progress_of(c, i, c->curr_v, not_yet_charged(c, i, now));
+	return projected(c, i, c->weight[i], c->tasks[i], now);
+}
+
+/*
+ * A task of this weight has joined (negative: left). What the current one has run since its last charge, which was at
+ * `charged_at_ns` before, will be charged by the new weight. Returns how far V has to move so that it is the same now.
+ */
+COLD u64 difference_by_weight(struct cpu_state *c __arg_nonnull, u32 i, u64 joined, u64 charged_at_ns, u64 now)
+{
+	u64 weight;
+	u32 tasks;
+
+	i &= NR_QUEUE_CLASSES - 1;
+	weight = c->weight[i];
+	tasks = c->tasks[i];
+	/* It has been charged meanwhile. */
+	if (c->curr_charged_at_ns != charged_at_ns)
+		return 0;
+	return projected(c, i, weight - joined, (s64)joined < 0 ? tasks + 1 : tasks - 1, now) -
+	       projected(c, i, weight, tasks, now);
 }
 
 static __always_inline u64 clock_now(const struct cpu_state *c, u32 i, u64 now)
 {
-	return *(volatile u64 *)&c->clock[i] + progress_of(c, i, c->curr_v, not_yet_charged(c, i, now));
+	return *(volatile u64 *)&c->clock[i] + projected(c, i, c->weight[i], c->tasks[i], now);
 }
 
 /*
@@ -323,7 +339,7 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 {
 	struct cpu_state *c = cpu_state(cpu);
 	struct group_state *g;
-	u64 clock, ahead, custom, stake;
+	u64 clock, charged_at_ns, custom, stake, by;
 	s64 lag;
 	u32 i;
 
@@ -343,10 +359,12 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 	t->patient = custom || k_is_batch(p);
 	t->base_ns = custom ? custom : side_request_ns(p, t, g, c);
 	i = class_index(t->class);
-	ahead = not_in_clock(c, i, now);
-	clock = *(volatile u64 *)&c->clock[i] + ahead;
-	lag = t->left_cpu == cpu ? lag_after_sleep(t->lag, (s64)(clock - t->left_clock), t->weight) :
-				   lag_against(t->lag_within, t->weight, c->weight[i]);
+	charged_at_ns = c->curr_charged_at_ns;
+	clock = *(volatile u64 *)&c->clock[i] + not_in_clock(c, i, now);
+	if (t->left_cpu == cpu)
+		lag = lag_after_sleep(t->lag, (s64)(clock - t->left_clock), t->weight);
+	else
+		lag = t->exits ? t->lag_within : lag_against(t->lag_within, t->weight, c->weight[i]);
 	/* In an empty queue nobody is owed anything: start at V. */
 	lag = c->weight[i] ? lag_on_join(lag, t->weight, c->weight[i], lag_base(t, c)) : 0;
 	stake = stake_of(cpu, i, t->weight);
@@ -360,13 +378,9 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 	t->v = v_of(clock, lag, t->weight);
 	t->lag = 0;
 	t->lag_within = 0;
-	/*
-	 * What the current task has run since its last charge will be charged by the new weight: V moves by the
-	 * difference, too.
-	 */
-	if (!t->exits)
-		ahead += clock_shift(-lag, c->weight[i]);
-	move_clock(c, i, ahead - not_in_clock(c, i, now));
+	/* The difference before V moves, by which one that was alone is projected. In leave_queue(), after. */
+	by = t->exits ? 0 : clock_shift(-lag, c->weight[i]);
+	move_clock(c, i, by + difference_by_weight(c, i, stake_value(stake), charged_at_ns, now));
 	side_joined(t, cpu);
 	count_cpu_bound(t, c, cpu, now);
 	/*
@@ -391,7 +405,7 @@ COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_no
 COLD int leave_queue(struct task_state *t __arg_nonnull, u64 only, u64 now)
 {
 	/* Read before others may let it join another queue. */
-	u64 v = t->v, stake, ahead, shift;
+	u64 v = t->v, stake, charged_at_ns, shift;
 	struct cpu_state *c;
 	u32 i;
 
@@ -403,22 +417,25 @@ COLD int leave_queue(struct task_state *t __arg_nonnull, u64 only, u64 now)
 	i = stake_class(stake);
 	if (!stake || !c)
 		return 0;
-	ahead = not_in_clock(c, i, now);
-	t->left_clock = *(volatile u64 *)&c->clock[i] + ahead;
+	charged_at_ns = c->curr_charged_at_ns;
+	t->left_clock = *(volatile u64 *)&c->clock[i] + not_in_clock(c, i, now);
 	t->lag_within = lag_of(t->left_clock, v, t->weight, lag_base(t, c));
 	give_back(t, stake);
 	/*
 	 * A task that ends does not pay asleep, nor is it paid. V stands still, so that those who stay are owed what it
 	 * owes: otherwise nobody would run beside a program that forks all the time.
 	 */
-	if (c->weight[i] && !t->exits) {
+	t->lag = t->lag_within;
+	if (!c->weight[i]) {
+		/* Nobody stays whom it could owe anything. */
+		t->lag = 0;
+	} else if (!t->exits) {
 		shift = clock_shift(t->lag_within, c->weight[i]);
+		move_clock(c, i, shift);
 		t->left_clock += shift;
-		ahead += shift;
+		t->lag = lag_against(t->lag_within, t->weight, c->weight[i]);
 	}
-	move_clock(c, i, ahead - not_in_clock(c, i, now));
-	/* If nobody stays it owes nobody anything. */
-	t->lag = c->weight[i] ? lag_against(t->lag_within, t->weight, c->weight[i]) : 0;
+	move_clock(c, i, difference_by_weight(c, i, -stake_value(stake), charged_at_ns, now));
 	t->left_cpu = stake_cpu(stake);
 	if (!(c->tasks[0] + c->tasks[1]))
 		c->longest_ns = 0;
@@ -567,7 +584,7 @@ static __always_inline void charge(const struct task_struct *p, struct task_stat
 		t->owed_ns -= settled;
 	}
 	progress = virtual_ns(service - settled, max_u64(c->weight[i], t->weight));
-	move_clock(c, i, progress_of(c, i, t->v, progress));
+	move_clock(c, i, progress_of(c, i, c->tasks[i], t->v, progress));
 	t->v += virtual_ns(service - settled, t->weight);
 	if (t->cpu_bound_stake)
 		c->vtime += virtual_ns(service - settled, max_u64(c->cpu_bound_weight, t->weight));

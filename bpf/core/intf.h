@@ -87,11 +87,11 @@ struct cpu_state {
 	u64 give_asked_ns;	/* when it was asked */
 	u64 late_due_ns;	/* when the first task of the late queue is due; 0: it is empty (any CPU) */
 	u64 clock[NR_QUEUE_CLASSES];	/* V of each class (atomic: any CPU moves it when a task with a lag joins or leaves) */
-	u64 unused[4];
+	u64 longest_ns;		/* longest request, or bound of a deadline, since the queues were empty (any CPU) */
+	u64 unused[3];
 
 	/* Written by this CPU, except where noted. */
 	u64 base_request_ns;	/* of tasks here that do not ask for a slice themselves (set by the side) */
-	u64 longest_ns;		/* longest request, or bound of a deadline, of a task since the queues were empty (any CPU) */
 
 	u64 curr_deadline;
 	u64 curr_end_v;		/* v at the end of its request */

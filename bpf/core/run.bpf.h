@@ -15,7 +15,7 @@ static __always_inline void anchor_clock(const struct task_state *t, struct cpu_
 	u64 clock = *(volatile u64 *)&c->clock[i], to = clock, longest = max_u64(c->longest_ns, c->base_request_ns);
 
 	if (c->tasks[i] > 1 && !t->was_late)
-		to = clock_anchored(clock, t->v, longest, c->tasks[i], c->weight[i]);
+		to = clock_anchored(clock, t->v, t->weight, longest, c->tasks[i], c->weight[i]);
 	else if (c->tasks[i] <= 1 && is_ahead(clock, t->v))
 		to = t->v;
 	move_clock(c, i, to - clock);

@@ -46,7 +46,7 @@ struct task_state {
 	s32 left_cpu;
 	s32 run_cpu;		/* CPU on which it runs; -1: it does not */
 	s32 push_to;		/* CPU to migrate to when it is switched out; -1: none */
-	u32 exits;		/* it leaves for ever */
+	u32 exits;		/* it is exiting; it may still sleep and come back */
 	struct side_task side;
 };
 

@@ -55,7 +55,7 @@ bool BPF_STRUCT_OPS(host_yield, struct task_struct *from, struct task_struct *to
 	count(c, CNT_YIELDS);
 	there = cpu_state(queue_cpu(target));
 	if (!there || t->run_cpu != cpu || !is_vcpu(t) || !vm_uses(t, VM_YIELD) || target->side.vm != t->side.vm ||
-	    target->throttled_at_ns || target->was_late || target->class != t->class || k_is_pinned(to) || !k_allowed(to, cpu) ||
+	    target->throttled_at_ns || target->class != t->class || k_is_pinned(to) || !k_allowed(to, cpu) ||
 	    !waits_where_counted(to, target))
 		return false;
 	if (is_far_ahead(t, c, curr_v_now(c, now), now) || is_far_ahead(target, there, target->v, now))
@@ -73,7 +73,6 @@ bool BPF_STRUCT_OPS(host_yield, struct task_struct *from, struct task_struct *to
 	c->side.yield_to = to->pid;
 	c->side.yield_ns = max_u64(curr_remaining_ns(c, now), TANDEM_QUOTA_RUN_MIN_NS);
 	target->side.yield_cpu = cpu;
-	c->endless = 0;
 	k_set_slice(from, 0);
 	return true;
 }

@@ -30,7 +30,7 @@ pub mod safe {
         lag_of(clock: u64, v: u64, weight: u64, request: u64) -> i64;
         v_of(clock: u64, lag: i64, weight: u64) -> u64;
         lag_on_join(lag: i64, weight: u64, others: u64, request: u64) -> i64;
-        clock_anchored(clock: u64, picked_v: u64, longest_ns: u64, tasks: u32, weight: u64) -> u64;
+        clock_anchored(clock: u64, picked_v: u64, weight: u64, longest_ns: u64, tasks: u32, total: u64) -> u64;
         v_reweighted(clock: u64, v: u64, old_weight: u64, new_weight: u64, request: u64) -> u64;
         ivh_cost_ns(cost_ns: u64, late_ns: u64) -> u64;
         ivh_forgotten(learned: u64) -> u64;

@@ -204,7 +204,7 @@ proptest! {
     #[test]
     fn the_clock_stays_near_the_task_that_is_picked(clock in any::<u32>(), v in any::<u32>(), nice in -20i32..=19, tasks in 1u32..100) {
         let (clock, v, weight) = ((1u64 << 40) + u64::from(clock), (1u64 << 40) + u64::from(v), u64::from(weight_of_nice(nice)) << 10);
-        let anchored = clock_anchored(clock, v, BASE_NS, tasks, weight);
+        let anchored = clock_anchored(clock, v, weight, BASE_NS, tasks, weight);
         let most = v + 2 * BASE_NS + virtual_ns(u64::from(tasks) * lag_limit(BASE_NS) as u64, weight);
         let least = v - BASE_NS;
         prop_assert!((least..=most).contains(&anchored));
@@ -212,11 +212,13 @@ proptest! {
     }
 
     #[test]
-    fn the_clock_is_left_where_the_mean_is(requests_ms in prop::collection::vec(1u64..=100, 2..6), nices in prop::collection::vec(0i32..=10, 6)) {
-        let requests: Vec<u64> = requests_ms.iter().map(|ms| ms * 1_000_000).collect();
-        let weights: Vec<u64> = nices.iter().map(|nice| u64::from(weight_of_nice(*nice)) << 10).collect();
+    fn the_clock_is_left_where_the_mean_is(tasks in prop::collection::vec((1u64..=100, -6i32..=6, 0usize..500), 2..6)) {
+        let requests: Vec<u64> = tasks.iter().map(|(ms, ..)| ms * 1_000_000).collect();
+        let weights: Vec<u64> = tasks.iter().map(|(_, power, _)| (UNIT as f64 * f64::from(*power).exp2()) as u64).collect();
+        let begins: Vec<usize> = tasks.iter().map(|(.., begins)| *begins).collect();
         let longest = requests.iter().copied().max().unwrap();
-        prop_assert_eq!(moves_of_an_anchored_mean(&requests, &weights, |_| longest), 0);
+        let moves = moves_of_an_anchored_mean(&requests, &weights, &begins, |_, weight, tasks, total| (longest, weight, tasks, total));
+        prop_assert_eq!(moves, 0);
     }
 
     #[test]
@@ -308,29 +310,48 @@ proptest! {
     }
 }
 
-/// Tasks with these requests and weights compute on one CPU. Returns how often V, which is their mean, is moved by the anchor. `longest_of`: what the
-/// anchor takes for the longest request, by the picked task's own.
-fn moves_of_an_anchored_mean(requests: &[u64], weights: &[u64], longest_of: impl Fn(u64) -> u64) -> usize {
+/// Tasks with these requests and weights compute on one CPU. Each begins with that turn, where V is then. Returns how often V, which is their mean,
+/// is moved by the anchor. `known`: what the anchor is told, by the picked task's request and weight, and number and weight of all.
+fn moves_of_an_anchored_mean(
+    requests: &[u64],
+    weights: &[u64],
+    begins: &[usize],
+    known: impl Fn(u64, u64, u32, u64) -> (u64, u64, u32, u64),
+) -> usize {
     let begin = 1u64 << 40;
-    let mut v = vec![begin; requests.len()];
-    let total: u64 = weights[..v.len()].iter().sum();
+    let mut v = vec![None; requests.len()];
     let mut moves = 0;
-    for _ in 0..2000 {
-        let deadline = |i: usize| v[i] + deadline_distance(requests[i], weights[i], requests[i]);
-        let next = (0..v.len()).min_by_key(|i| deadline(*i)).unwrap();
-        let ahead = |i: usize| u128::from(v[i] - begin) * u128::from(weights[i]);
-        let mean = begin + ((0..v.len()).map(ahead).sum::<u128>() / u128::from(total)) as u64;
-        let anchored = clock_anchored(mean, v[next], longest_of(requests[next]), v.len() as u32, total);
-        moves += usize::from(anchored != mean);
-        v[next] += virtual_ns(requests[next], weights[next]);
+    for turn in 0..2000 {
+        let there: Vec<(usize, u64)> = v.iter().enumerate().filter_map(|(i, v)| v.map(|v| (i, v))).collect();
+        let total: u64 = there.iter().map(|(i, _)| weights[*i]).sum();
+        let ahead = |(i, v): &(usize, u64)| i128::from(*v as i64 - begin as i64) * i128::from(weights[*i]);
+        let mean = begin + (there.iter().map(ahead).sum::<i128>() / i128::from(total.max(1))) as u64;
+        for i in 0..v.len() {
+            if begins[i] == turn {
+                v[i] = Some(mean);
+            }
+        }
+        let there: Vec<(usize, u64)> = v.iter().enumerate().filter_map(|(i, v)| v.map(|v| (i, v))).collect();
+        let total: u64 = there.iter().map(|(i, _)| weights[*i]).sum();
+        let deadline = |&&(i, v): &&(usize, u64)| v + deadline_distance(requests[i], weights[i], requests[i]);
+        let Some(&(next, picked_v)) = there.iter().min_by_key(deadline) else { continue };
+        let (longest, weight, tasks, total) = known(requests[next], weights[next], there.len() as u32, total);
+        moves += usize::from(
+            clock_anchored(mean, picked_v, weight, longest, tasks, total) != mean && there.len() > 1,
+        );
+        v[next] = Some(picked_v + virtual_ns(requests[next], weights[next]));
     }
     moves
 }
 
 #[test]
-fn the_anchor_of_one_with_a_short_request_would_move_the_mean() {
-    let moves = moves_of_an_anchored_mean(&[100_000_000, 3_000_000], &[UNIT, UNIT], |own| own);
-    assert!(moves > 100, "control: {moves}");
+fn an_anchor_that_knows_less_would_move_the_mean() {
+    let own = |own, weight, tasks, total| (own, weight, tasks, total);
+    let moves = moves_of_an_anchored_mean(&[100_000_000, 3_000_000], &[UNIT, UNIT], &[0, 0], own);
+    assert!(moves > 100, "by the picked task's request: {moves}");
+    let of_all = |longest, _, tasks, total| (longest, total, tasks, total);
+    let moves = moves_of_an_anchored_mean(&[BASE_NS; 3], &[UNIT / 64, UNIT / 64, UNIT], &[0, 0, 101], of_all);
+    assert!(moves > 0, "by the weight of all");
 }
 
 /// Tasks of a queue: v, weight.
@@ -458,7 +479,7 @@ fn wait_beside_some_that_compute(rule: V, others: u64) -> u64 {
         lag = lag_after_sleep(lag, clock.wrapping_sub(left) as i64, UNIT);
         let v = rule.join(&mut clock, lag, UNIT, rest);
         while let Some(first) = busy.iter_mut().min().filter(|first| **first + BASE_NS < v + 700_000) {
-            clock = clock_anchored(clock, *first, BASE_NS, others as u32 + 1, rest + UNIT);
+            clock = clock_anchored(clock, *first, UNIT, BASE_NS, others as u32 + 1, rest + UNIT);
             *first += STEP_NS;
             waited += STEP_NS;
             clock += virtual_ns(STEP_NS, rest + UNIT);
@@ -515,7 +536,7 @@ fn longest_wait_among_sleepers(bursts_us: &[u64], rule: V) -> u64 {
         }
         let Some(next) = all.iter_mut().filter(|s| s.waits.is_ok()).min_by_key(|s| s.deadline) else { break };
         longest = longest.max(now - next.waits.unwrap_or(now));
-        clock = clock_anchored(clock, next.v, BASE_NS, queued as u32, queued * weight);
+        clock = clock_anchored(clock, next.v, weight, BASE_NS, queued as u32, queued * weight);
         now += next.burst;
         next.v += virtual_ns(next.burst, weight);
         clock += virtual_ns(next.burst, queued * weight);
