@@ -62,19 +62,21 @@ static __always_inline bool forfeits_request(struct task_struct *from)
 	s32 cpu = scx_bpf_task_cpu(from);
 	struct cpu_state *c = cpu_state(cpu);
 	u64 now = k_now(), ahead;
+	u32 i;
 
 	if (!t || !c || t->run_cpu != cpu)
 		return false;
 	charge(from, t, c, cpu, now);
+	i = class_index(t->class);
 	/*
 	 * The rest of the request is forfeited, as under EEVDF: where others wait it counts as served;
 	 * otherwise a task that has run less than they would come first again at once. This applies up to one
 	 * request ahead of V: tasks that yield to each other in a circle must not leave out those that compute.
 	 * A task further ahead only gets a later deadline.
 	 */
-	ahead = clock_now(c, class_index(t->class), now) + virtual_ns(t->request_ns, t->weight);
+	ahead = clock_now(c, i, now) + virtual_ns(t->request_ns, t->weight);
 	if (may_wait(c, t->class) && !time_before_ns(ahead, t->v)) {
-		move_clock(c, class_index(t->class), virtual_ns(remaining(t), max_u64(c->weight[class_index(t->class)], t->weight)));
+		move_clock(c, i, virtual_ns(remaining(t), max_u64(c->weight[i], t->weight)));
 		t->v += virtual_ns(remaining(t), t->weight);
 		c->curr_v = t->v;
 	}

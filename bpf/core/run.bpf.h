@@ -6,21 +6,6 @@
 #include "spread.bpf.h"
 #include "turn.bpf.h"
 
-/*
- * V is where the mean can be, now that t has been picked, unless t was picked out of order. It is not behind one that
- * is alone; it may be ahead of it, by what it is owed by tasks that have ended.
- */
-static __always_inline void anchor_clock(const struct task_state *t, struct cpu_state *c, u32 i)
-{
-	u64 clock = *(volatile u64 *)&c->clock[i], to = clock, longest = max_u64(c->longest_ns, c->base_request_ns);
-
-	if (c->tasks[i] > 1 && !t->was_late)
-		to = clock_anchored(clock, t->v, t->weight, longest, c->tasks[i], c->weight[i]);
-	else if (c->tasks[i] <= 1 && is_ahead(clock, t->v))
-		to = t->v;
-	move_clock(c, i, to - clock);
-}
-
 /* p runs on `cpu` from now on. Returns the class that ran there before, enum task_class. */
 static __always_inline u32 turn_begins(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {

@@ -16,7 +16,7 @@
 /*
  * Has it had so much beyond its share that its turn is over? Two that yield to each other in a circle must not leave
  * out those that compute. The bound is that of sched_yield(): one request, against those who stay if it leaves.
- * (Simulated with a VM that unmaps memory all the time, beside one of the same weight: 36,000 rounds with 0.50 of the
+ * (Simulated with a VM that unmaps memory all the time, beside one of the same weight: 36,000 rounds with 0.48 of the
  * CPU time, 12,000 without directed yield. With more of a bound it has more than its weight gives it.)
  */
 static __always_inline bool is_far_ahead(const struct task_state *t, const struct cpu_state *c, u64 v, u64 now)

@@ -64,7 +64,7 @@ pub mod safe {
         vtime_caught_up(vtime: u64, furthest: u64, gives_all: bool, weight: u64) -> u64;
         wakeup_preempts(wakee_deadline: u64, curr_deadline: u64, curr_lead: i64, curr_ran_ns: u64, curr_burst_ns: u64, base_ns: u64) -> bool;
         is_ahead(clock: u64, v: u64) -> bool;
-        prompt_preempts(clock: u64, v: u64, need_ns: u64, weight: u64, curr_request_ns: u64, curr_weight: u64) -> bool;
+        prompt_preempts(clock: u64, v: u64, need_ns: u64, weight: u64, curr_base_ns: u64, curr_weight: u64) -> bool;
         progress_alone(clock: u64, v: u64, gained: u64) -> u64;
         lag_against(lag: i64, weight: u64, others: u64) -> i64;
         clock_shift(lag: i64, weight: u64) -> u64;

@@ -319,11 +319,16 @@ fn moves_of_an_anchored_mean(
     known: impl Fn(u64, u64, u32, u64) -> (u64, u64, u32, u64),
 ) -> usize {
     let begin = 1u64 << 40;
+    // Who is there: number and v; and their weight.
+    let queued = |all: &[Option<u64>]| -> (Vec<(usize, u64)>, u64) {
+        let there: Vec<_> = all.iter().enumerate().filter_map(|(i, v)| v.map(|v| (i, v))).collect();
+        let total = there.iter().map(|(i, _)| weights[*i]).sum();
+        (there, total)
+    };
     let mut v = vec![None; requests.len()];
     let mut moves = 0;
     for turn in 0..2000 {
-        let there: Vec<(usize, u64)> = v.iter().enumerate().filter_map(|(i, v)| v.map(|v| (i, v))).collect();
-        let total: u64 = there.iter().map(|(i, _)| weights[*i]).sum();
+        let (there, total) = queued(&v);
         let ahead = |(i, v): &(usize, u64)| i128::from(*v as i64 - begin as i64) * i128::from(weights[*i]);
         let mean = begin + (there.iter().map(ahead).sum::<i128>() / i128::from(total.max(1))) as u64;
         for i in 0..v.len() {
@@ -331,8 +336,7 @@ fn moves_of_an_anchored_mean(
                 v[i] = Some(mean);
             }
         }
-        let there: Vec<(usize, u64)> = v.iter().enumerate().filter_map(|(i, v)| v.map(|v| (i, v))).collect();
-        let total: u64 = there.iter().map(|(i, _)| weights[*i]).sum();
+        let (there, total) = queued(&v);
         let deadline = |&&(i, v): &&(usize, u64)| v + deadline_distance(requests[i], weights[i], requests[i]);
         let Some(&(next, picked_v)) = there.iter().min_by_key(deadline) else { continue };
         let (longest, weight, tasks, total) = known(requests[next], weights[next], there.len() as u32, total);
