@@ -124,6 +124,11 @@ static __always_inline bool ends_at_tick(struct task_struct *p, struct task_stat
 		k_set_slice(p, 0);
 		return true;
 	}
+	/* It runs alone again, and its CPU needs no tick for that (goes_on()). */
+	if (c->tickless && !c->endless && !company && allowance_ns(p, t, now) == ~0ULL) {
+		k_set_slice(p, 0);
+		return true;
+	}
 	if (request_done(t, c)) {
 		renew_request(t, c);
 		show_deadline(t, c);

@@ -150,15 +150,21 @@ COLD int rescue_overdue(u32 cpu)
 	return 0;
 }
 
-/* p runs from now on: how long is its slice, and does its end matter? Call it on p's CPU. */
-static __always_inline void take_turn(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+/* CPU time that p may use before its quota or its side stops it; ~0: no limit. */
+static __always_inline u64 allowance_ns(struct task_struct *p, struct task_state *t, u64 now)
 {
-	u64 turn = max_u64(remaining(t), TANDEM_QUOTA_RUN_MIN_NS), allowance = ~0ULL;
+	u64 allowance = ~0ULL;
 
 	if (nr_limits && limit_of(t->group) && may_throttle(p))
 		allowance = quota_allowance(t->group, now);
-	if (!allowance)
-		allowance = side_debt_ns(p, t, now);
+	return allowance ? allowance : side_debt_ns(p, t, now);
+}
+
+/* p runs from now on: how long is its slice, and does its end matter? Call it on p's CPU. */
+static __always_inline void take_turn(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	u64 turn = max_u64(remaining(t), TANDEM_QUOTA_RUN_MIN_NS), allowance = allowance_ns(p, t, now);
+
 	/* A task that was unthrottled after a long wait runs for a moment without quota (anti-stall grant). */
 	if (!allowance && t->admitted)
 		allowance = TANDEM_QUOTA_RUN_MIN_NS;
@@ -179,6 +185,26 @@ static __always_inline void take_turn(struct task_struct *p, struct task_state *
 	turn = min_u64(turn, allowance);
 	k_set_slice(p, turn);
 	end_turn_at(c, cpu, now + turn, now);
+}
+
+/*
+ * No other task comes first: prev gets a new slice. Where the kernel may stop the tick (nohz_full) it looks at the slice only when a task
+ * begins to run. So if prev needed a tick until now and needs none any more, or the other way round, its turn ends here and begins anew:
+ * it comes back through enqueue (SCX_OPS_ENQ_LAST), and its CPU, which goes idle for a moment, finds it in its queue (rests()).
+ */
+static __always_inline void goes_on(struct task_struct *prev, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	u32 was_endless = c->endless;
+
+	take_turn(prev, t, c, cpu, now);
+	if (c->endless != was_endless)
+		k_set_slice(prev, 0);
+}
+
+/* Does p's turn on `cpu` begin anew, so that nobody else needs to know of it? */
+static __always_inline bool begins_anew(const struct task_struct *p, const struct task_state *t, const struct cpu_state *c, s32 cpu, u64 enq_flags)
+{
+	return c->tickless && (enq_flags & SCX_ENQ_LAST) && t->class == CLASS_NORMAL && cpu == scx_bpf_task_cpu(p);
 }
 
 /* The CPU with the least weight that p may use. For a task that has no place yet. */

@@ -112,7 +112,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (kept)
 		count(c, CNT_KEPT);
-	take_turn(prev, t, c, cpu, now);
+	goes_on(prev, t, c, cpu, now);
 }
 
 void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)

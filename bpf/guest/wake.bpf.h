@@ -72,6 +72,8 @@ static __always_inline bool announce(struct task_struct *p, struct task_state *t
 {
 	s32 idle;
 
+	if (begins_anew(p, t, c, cpu, enq_flags))
+		return false;
 	if (is_idle(c)) {
 		/*
 		 * An idle CPU that a waking task is sent to is woken by the kernel; a kick would be one more

@@ -75,6 +75,8 @@ static __always_inline enum fate announce(struct task_struct *p, struct task_sta
 	struct cpu_state *other;
 	s32 idle;
 
+	if (begins_anew(p, t, c, cpu, enq_flags))
+		return RUNS_SOON;
 	if (is_idle(c) && !taken_when_idle(c, now)) {
 		if (!(enq_flags & SCX_ENQ_WAKEUP) || cpu != scx_bpf_task_cpu(p))
 			k_kick_idle(cpu);
@@ -247,7 +249,7 @@ void BPF_STRUCT_OPS(host_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (kept)
 		count(c, CNT_KEPT);
-	take_turn(prev, t, c, cpu, now);
+	goes_on(prev, t, c, cpu, now);
 }
 
 /*
