@@ -231,7 +231,7 @@ static __always_inline void settle_move(struct task_state *t, struct cpu_state *
  * Joining, leaving and changing queues are functions apart: the verifier would follow each of their many paths from every place that
  * calls them.
  */
-COLD int join(struct task_struct *p __arg_trusted, struct task_state *t __arg_nonnull, s32 cpu, u64 now)
+COLD int join_queue(struct task_struct *p __arg_trusted, struct task_state *t __arg_nonnull, s32 cpu, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu);
 	struct group_state *g;
@@ -343,9 +343,10 @@ static __always_inline void leave(struct task_state *t, u64 now)
 	leave_queue(t, 0, now);
 }
 
-/* A task that joined may have ended before its stake was set. Not in join(), for the sake of the stack. */
-static __always_inline void leaves_if_ended(struct task_state *t, u64 now)
+/* A task that joined may have ended before its stake was set. Not in join_queue(), for the sake of the stack. */
+static __always_inline void join(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
 {
+	join_queue(p, t, cpu, now);
 	if (t->ended)
 		leave(t, now);
 }
@@ -372,7 +373,6 @@ COLD int rejoin(struct task_struct *p __arg_trusted, struct task_state *t __arg_
 	}
 	leave(t, now);
 	join(p, t, cpu, now);
-	leaves_if_ended(t, now);
 	if (used < t->request_ns) {
 		t->used_ns = used;
 		set_first_deadline(t);

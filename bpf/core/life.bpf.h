@@ -47,12 +47,13 @@ void BPF_STRUCT_OPS(core_quiescent, struct task_struct *p, u64 deq_flags)
 void BPF_STRUCT_OPS(core_set_weight, struct task_struct *p, u32 weight)
 {
 	struct task_state *t = task_state(p);
+	u64 now;
 
 	if (!t || !t->stake)
 		return;
-	leave(t, k_now());
-	join(p, t, t->left_cpu, k_now());
-	leaves_if_ended(t, k_now());
+	now = k_now();
+	leave(t, now);
+	join(p, t, t->left_cpu, now);
 }
 
 /* sched_yield(): the current task forfeits the rest of its request. */

@@ -223,7 +223,6 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 	if (cpu >= 0 && k_allowed(task, cpu))
 		to = cpu;
 	join(task, t, to, now);
-	leaves_if_ended(t, now);
 	own->move_stake = t->stake;
 	to = stake_cpu(own->move_stake);
 	if (to < 0)

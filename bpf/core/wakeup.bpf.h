@@ -69,7 +69,7 @@ static __always_inline bool serves_at_once(struct task_struct *p, struct task_st
 }
 
 /* p joins cpu's queue, or stays there, with a request of which something is left. */
-static __always_inline void joins_queue(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+static __always_inline void lines_up(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
 	if (queue_cpu(t) == cpu)
 		reweigh(t, c);

@@ -144,7 +144,7 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 		k_insert_local(p, base_request_ns, enq_flags);
 		return;
 	}
-	joins_queue(p, t, c, cpu, now);
+	lines_up(p, t, c, cpu, now);
 	preempts = announce(p, t, c, cpu, enq_flags, now);
 	if (preempts && takes_over(p, t, c, cpu)) {
 		k_insert_local(p, remaining(t), enq_flags | SCX_ENQ_PREEMPT);

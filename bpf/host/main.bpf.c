@@ -179,7 +179,7 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 	 */
 	clock = clock_now(c, class_index(CLASS_NORMAL), now);
 	owed_ns = t->owed_ns;
-	joins_queue(p, t, c, cpu, now);
+	lines_up(p, t, c, cpu, now);
 	/* What others have missed is made up for only where load balance moves a task. */
 	if (apart)
 		t->owed_ns = owed_ns;
