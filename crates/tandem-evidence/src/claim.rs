@@ -41,6 +41,16 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// The command that repeats its experiment, without the program's name.
+    pub fn command(&self) -> String {
+        match self.experiment.as_str() {
+            "sim-cost" => "sim cost --instructions".into(),
+            "sim-cost-host" => "sim cost --host --instructions".into(),
+            name if self.simulated => format!("sim paper {name}"),
+            name => format!("lab run {name}"),
+        }
+    }
+
     /// Why its parts do not fit together, if they do not.
     fn meaningless(&self) -> Option<&'static str> {
         let of_samples = matches!(

@@ -38,13 +38,12 @@ pub fn render(book: &Book, results: &BTreeMap<String, ExperimentResult>) -> Stri
         // Writing to a String cannot fail.
         let _ = writeln!(
             page,
-            "| {} | {} | {} | {} | {level} | {lost} | `tandem {} {}` | {} | {} |",
+            "| {} | {} | {} | {} | {level} | {lost} | `tandem {}` | {} | {} |",
             cell(&claim.text),
             cell(&target(claim)),
             cell(&judgement.figure),
             judgement.standing.word(),
-            if claim.simulated { "sim paper" } else { "lab run" },
-            claim.experiment,
+            claim.command(),
             cell(&fact("kernel")),
             cell(&fact("date")),
         );

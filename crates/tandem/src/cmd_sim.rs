@@ -1,7 +1,7 @@
 //! `tandem sim`: two levels of scheduling, simulated.
 
 use crate::sim_validation::Comparison;
-use crate::{sim_results, sim_summary};
+use crate::{sim_cost, sim_results, sim_summary};
 use anyhow::{bail, Context};
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
@@ -10,11 +10,9 @@ use std::time::Instant;
 use tandem_result::{render, Better, Evidence, ExperimentResult, Style};
 use tandem_sim::catalog::MODELS;
 use tandem_sim::explore::SCENARIOS;
-use tandem_sim::machine::Watch;
 use tandem_sim::paper::{self, EXPERIMENTS};
 use tandem_sim::runner::{self, MOST_EVENTS};
 use tandem_sim::scenario::Scenario;
-use tandem_sim::SimError;
 
 /// Simulate a host and its guests.
 #[derive(Debug, Args)]
@@ -121,6 +119,9 @@ enum Action {
         /// Only this many groups; of the host: VMs
         #[arg(long, alias = "vms", value_parser = clap::value_parser!(u16).range(1..=10_000))]
         groups: Option<u16>,
+        /// Count instructions, too (takes minutes; needs valgrind)
+        #[arg(long)]
+        instructions: bool,
     },
 }
 
@@ -145,9 +146,9 @@ impl SimCmd {
             Action::Validate { lab, page, effort } => return validate(&lab, page.as_deref(), &effort),
             Action::Bench => bench()?,
             Action::Explore { runs, seed } => return explore(runs, seed),
-            Action::Cost { host, repeat, vcpus, groups } => {
-                let side = if host { &HOST_COSTS } else { &GUEST_COSTS };
-                side.show(repeat, vcpus.map(usize::from), groups.map(usize::from))?
+            Action::Cost { host, repeat, vcpus, groups, instructions } => {
+                let side = if host { &sim_cost::HOST } else { &sim_cost::GUEST };
+                sim_cost::show(side, repeat, vcpus.map(usize::from), groups.map(usize::from), instructions)?
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -158,8 +159,13 @@ fn find(id: &str) -> anyhow::Result<&'static paper::Experiment> {
     paper::find(id).with_context(|| format!("no experiment {id:?}: see `tandem sim list`"))
 }
 
-/// Runs one of the papers' experiments as `tandem sim paper` does, for the evidence book.
+/// Runs one of the papers' experiments as `tandem sim paper` does, or measures costs, for the evidence book.
 pub fn simulate(id: &str) -> anyhow::Result<ExperimentResult> {
+    if let Some(side) = sim_cost::find(id) {
+        let result = sim_cost::as_result(side)?;
+        print!("{}", render(&result, Style::Text));
+        return Ok(result);
+    }
     let effort = Effort { seeds: 10, threads: None, json: None };
     let mut result = compare(&find(id)?.read()?, &effort)?;
     show(&result, &effort)?;
@@ -318,64 +324,6 @@ fn explore(runs: u64, seed: u64) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(if found { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// What costs are shown of a side: sizes, and the one that all are compared with.
-struct Costs {
-    measure: fn(usize, usize) -> Result<Watch, SimError>,
-    cpus: (&'static str, &'static [usize]),
-    groups: (&'static str, &'static [usize]),
-    compared: usize,
-}
-
-const GUEST_COSTS: Costs = Costs {
-    measure: tandem_sim::cost::measure,
-    cpus: ("vCPUs", &[2, 8, 32, 128, 255]),
-    groups: ("groups", &[10, 300, 3000]),
-    compared: 8,
-};
-
-const HOST_COSTS: Costs = Costs {
-    measure: tandem_sim::cost::measure_host,
-    cpus: ("pCPUs", &[8, 32, 128, 256]),
-    groups: ("VMs", &[3, 30, 300]),
-    compared: 8,
-};
-
-impl Costs {
-    /// Costs by size. If a size is given, only that one is measured, and nothing is compared.
-    fn show(&self, repeat: u32, cpus: Option<usize>, groups: Option<usize>) -> anyhow::Result<()> {
-        let ratio = format!("/{}", self.compared);
-        println!(
-            "{:>7} {:>6} {:>11} {:>12} {ratio:>6} {:>12} {ratio:>6}",
-            self.groups.0, self.cpus.0, "decisions", "ns/decision", "us/refresh"
-        );
-        for groups in self.groups.1.iter().copied().filter(|_| groups.is_none()).chain(groups) {
-            let mut rows = Vec::new();
-            for cpus in self.cpus.1.iter().copied().filter(|_| cpus.is_none()).chain(cpus) {
-                let (mut decision, mut refresh, mut decisions) = (f64::INFINITY, f64::INFINITY, 0);
-                for _ in 0..repeat {
-                    let watch = (self.measure)(cpus, groups)?;
-                    decision = decision.min(watch.ns_per_decision());
-                    refresh = refresh.min(watch.us_per_refresh());
-                    decisions = watch.decisions;
-                }
-                rows.push((cpus, decisions, decision, refresh));
-            }
-            let compared = rows.iter().find(|row| row.0 == self.compared).map(|row| (row.2, row.3));
-            for (cpus, decisions, decision, refresh) in rows {
-                let over = |value: f64, other: Option<f64>| {
-                    other.map_or_else(String::new, |other| format!("{:.2}", value / other))
-                };
-                println!(
-                    "{groups:>7} {cpus:>6} {decisions:>11} {decision:>12.0} {:>6} {refresh:>12.1} {:>6}",
-                    over(decision, compared.map(|pair| pair.0)),
-                    over(refresh, compared.map(|pair| pair.1))
-                );
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Highest resident memory of this process so far, MiB.

@@ -7,6 +7,7 @@ mod cmd_host;
 mod cmd_lab;
 mod cmd_probe;
 mod cmd_sim;
+mod sim_cost;
 mod sim_results;
 mod sim_summary;
 mod sim_validation;
