@@ -42,11 +42,11 @@ static __always_inline u32 turn_begins(struct task_struct *p, struct task_state 
 /*
  * How long is the slice? Without timers the slice given at enqueue is good enough: only ticks check it. For a
  * lone task the end of that slice, which a preemption interval brings on, would only mean another pass through
- * dispatch.
+ * dispatch. Where the kernel may stop the tick the slice says so.
  */
 static __always_inline void turn_lasts(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
-	if ((slice_timers_enabled || nr_limits || c->tasks[0] + c->tasks[1] <= 1) && cpu == bpf_get_smp_processor_id())
+	if ((slice_timers_enabled || nr_limits || c->tickless || c->tasks[0] + c->tasks[1] <= 1) && cpu == bpf_get_smp_processor_id())
 		take_turn(p, t, c, cpu, now);
 }
 

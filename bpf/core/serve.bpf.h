@@ -125,7 +125,7 @@ static __always_inline bool ends_at_tick(struct task_struct *p, struct task_stat
 		return true;
 	}
 	/* It runs alone again, and its CPU needs no tick for that (goes_on()). */
-	if (c->tickless && !c->endless && !company && allowance_ns(p, t, now) == ~0ULL) {
+	if (!c->endless && !company && needs_no_tick(t, c)) {
 		k_set_slice(p, 0);
 		return true;
 	}

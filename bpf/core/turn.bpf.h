@@ -150,21 +150,24 @@ COLD int rescue_overdue(u32 cpu)
 	return 0;
 }
 
-/* CPU time that p may use before its quota or its side stops it; ~0: no limit. */
-static __always_inline u64 allowance_ns(struct task_struct *p, struct task_state *t, u64 now)
+/*
+ * May it run without a tick while it is alone? Not one that has to make room for others (best-effort), nor one whose quota the
+ * tick checks.
+ */
+static __always_inline bool needs_no_tick(const struct task_state *t, const struct cpu_state *c)
 {
-	u64 allowance = ~0ULL;
-
-	if (nr_limits && limit_of(t->group) && may_throttle(p))
-		allowance = quota_allowance(t->group, now);
-	return allowance ? allowance : side_debt_ns(p, t, now);
+	return c->tickless && t->class == CLASS_NORMAL && !(nr_limits && limit_of(t->group));
 }
 
 /* p runs from now on: how long is its slice, and does its end matter? Call it on p's CPU. */
 static __always_inline void take_turn(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
-	u64 turn = max_u64(remaining(t), TANDEM_QUOTA_RUN_MIN_NS), allowance = allowance_ns(p, t, now);
+	u64 turn = max_u64(remaining(t), TANDEM_QUOTA_RUN_MIN_NS), allowance = ~0ULL;
 
+	if (nr_limits && limit_of(t->group) && may_throttle(p))
+		allowance = quota_allowance(t->group, now);
+	if (!allowance)
+		allowance = side_debt_ns(p, t, now);
 	/* A task that was unthrottled after a long wait runs for a moment without quota (anti-stall grant). */
 	if (!allowance && t->admitted)
 		allowance = TANDEM_QUOTA_RUN_MIN_NS;
@@ -177,8 +180,8 @@ static __always_inline void take_turn(struct task_struct *p, struct task_state *
 	}
 	if (allowance == ~0ULL && !waiting_normal(cpu, c) && !waiting_best_effort(cpu, c)) {
 		c->run_until_ns = 0;
-		c->endless = c->tickless;
-		k_set_slice(p, c->tickless ? SCX_SLICE_INF : ALONE_SLICE_NS);
+		c->endless = needs_no_tick(t, c);
+		k_set_slice(p, c->endless ? SCX_SLICE_INF : ALONE_SLICE_NS);
 		return;
 	}
 	c->endless = 0;
@@ -191,17 +194,22 @@ static __always_inline void take_turn(struct task_struct *p, struct task_state *
  * No other task comes first: prev gets a new slice. Where the kernel may stop the tick (nohz_full) it looks at the slice only when a task
  * begins to run. So if prev needed a tick until now and needs none any more, or the other way round, its turn ends here and begins anew:
  * it comes back through enqueue (SCX_OPS_ENQ_LAST), and its CPU, which goes idle for a moment, finds it in its queue (rests()).
+ * The kernel does not hand all tasks to enqueue.
  */
 static __always_inline void goes_on(struct task_struct *prev, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
 	u32 was_endless = c->endless;
 
 	take_turn(prev, t, c, cpu, now);
-	if (c->endless != was_endless)
+	if (c->endless == was_endless)
+		return;
+	/* What the kernel goes by is still the same. */
+	c->endless = was_endless;
+	if (t->class == CLASS_NORMAL && !k_is_exiting(prev) && !k_migration_disabled(prev))
 		k_set_slice(prev, 0);
 }
 
-/* Does p's turn on `cpu` begin anew, so that nobody else needs to know of it? */
+/* Does p's turn on `cpu` begin anew, so that it stays there, and nobody else needs to know of it? */
 static __always_inline bool begins_anew(const struct task_struct *p, const struct task_state *t, const struct cpu_state *c, s32 cpu, u64 enq_flags)
 {
 	return c->tickless && (enq_flags & SCX_ENQ_LAST) && t->class == CLASS_NORMAL && cpu == scx_bpf_task_cpu(p);

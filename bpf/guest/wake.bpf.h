@@ -136,7 +136,7 @@ void BPF_STRUCT_OPS(guest_enqueue, struct task_struct *p, u64 enq_flags)
 		if (k_allowed(p, t->push_to) && !k_is_pinned(p))
 			cpu = t->push_to;
 		t->push_to = -1;
-	} else if (!dedicate_enabled && !(enq_flags & SCX_ENQ_WAKEUP) && queue_cpu(t) == cpu) {
+	} else if (!dedicate_enabled && !(enq_flags & SCX_ENQ_WAKEUP) && queue_cpu(t) == cpu && !begins_anew(p, t, c, cpu, enq_flags)) {
 		cpu = push_task(p, t, c, cpu, now);
 	}
 	c = cpu_state(cpu);

@@ -161,7 +161,7 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 		throttle(p, t, limit, now, enq_flags);
 		return;
 	}
-	if (!(enq_flags & SCX_ENQ_WAKEUP) && queue_cpu(t) == cpu) {
+	if (!(enq_flags & SCX_ENQ_WAKEUP) && queue_cpu(t) == cpu && !begins_anew(p, t, c, cpu, enq_flags)) {
 		s32 to = push_task(p, t, c, cpu, now);
 
 		if (to == cpu && !k_is_pinned(p) && siblings_at(t, cpu)) {

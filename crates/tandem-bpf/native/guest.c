@@ -43,13 +43,14 @@ static s32 anybody_idle(struct task_struct *p, struct task_state *t, struct cpu_
 	return -1;
 }
 
-void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next, u32 speed)
+void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next, u32 speed, bool tickless)
 {
 	struct cpu_domain *d = bpf_map_lookup_elem(&domains, &cpu);
 	struct cpu_state *c = cpu_state(cpu);
 
 	if (c) {
 		c->online = true;
+		c->tickless = tickless;
 		c->side.speed = speed;
 	}
 	if (speed < TANDEM_SCALE)

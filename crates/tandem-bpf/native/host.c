@@ -5,13 +5,15 @@
 #include "exports.h"
 #include "common.h"
 
-void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next, u32 speed)
+void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next, u32 speed, bool tickless)
 {
 	struct cpu_domain *d = bpf_map_lookup_elem(&domains, &cpu);
 	struct cpu_state *c = cpu_state(cpu);
 
-	if (c)
+	if (c) {
 		c->online = true;
+		c->tickless = tickless;
+	}
 	if (!d)
 		return;
 	d->llc = llc;

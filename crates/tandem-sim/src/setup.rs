@@ -135,6 +135,7 @@ fn world(name: &str, spec: &KernelSpec, layout: Hardware, cpus: usize) -> World 
             cpus,
         ),
         tick_ns: spec.tick_ns,
+        nohz_full: false,
         hrtick: spec.hrtick,
         preemption: spec.preemption,
         halted_looks_preempted: spec.halted_looks_preempted,

@@ -1,6 +1,6 @@
 //! What a decision costs by size, as a table and for the evidence book.
 
-use anyhow::{bail, Context};
+use anyhow::{bail, ensure, Context};
 use std::path::Path;
 use std::process::Command;
 use tandem_result::{Better, Evidence, ExperimentResult};
@@ -79,12 +79,12 @@ impl Side {
         eprintln!("counting instructions: {cpus} {}, {groups} {}", self.cpus.0, self.groups.0);
         let folder = tempfile::tempdir().context("creating a folder for callgrind")?;
         let file = folder.path().join("callgrind.out");
-        let mut command = Command::new("valgrind");
-        command.arg("--tool=callgrind").arg(format!("--callgrind-out-file={}", file.display()));
+        let mut command = callgrind();
+        command.arg(format!("--callgrind-out-file={}", file.display()));
         command.arg(std::env::current_exe().context("finding this program")?).args(["sim", "cost"]);
         command.args(self.option).args(["--repeat", "1", "--vcpus", &cpus.to_string()]);
         let output = command.args(["--groups", &groups.to_string()]).output();
-        let output = output.context("running valgrind, which counts instructions (apt install valgrind)")?;
+        let output = output.context("running valgrind")?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             bail!("valgrind failed: {}", said.lines().last().unwrap_or("it says nothing"));
@@ -93,44 +93,61 @@ impl Side {
     }
 }
 
+/// Callgrind as it is by default, whatever its user has configured.
+fn callgrind() -> Command {
+    let mut command = Command::new("valgrind");
+    command.env_remove("VALGRIND_OPTS").args(["--command-line-only=yes", "--tool=callgrind"]);
+    command
+}
+
+/// Before anything is measured that would be lost.
+fn require_callgrind() -> anyhow::Result<()> {
+    let output = callgrind().arg("--version").output();
+    let found = output.is_ok_and(|output| output.status.success());
+    ensure!(found, "instructions are counted by valgrind, which cannot be run: apt install valgrind");
+    Ok(())
+}
+
 /// Sum of the instructions that callgrind saw in no file. Those are the scheduler's: the simulator maps its image itself.
 fn of_unknown_objects(file: &Path) -> anyhow::Result<f64> {
     let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-    let sum = sum_of_unknown(&text);
-    if sum == 0 {
-        bail!("{}: no instructions of the scheduler", file.display());
-    }
+    let sum = sum_of_unknown(&text).with_context(|| format!("reading {}", file.display()))?;
+    ensure!(sum > 0, "{}: no instructions of the scheduler", file.display());
     Ok(sum as f64)
 }
 
 /// The format is described in the manual of Callgrind ("Callgrind Format Specification").
-fn sum_of_unknown(text: &str) -> u64 {
+fn sum_of_unknown(text: &str) -> anyhow::Result<u64> {
+    ensure!(
+        text.lines().any(|line| line == "events: Ir"),
+        "callgrind counted something else than instructions"
+    );
     let mut unknown = Vec::new();
     let (mut inside, mut of_call, mut sum) = (false, false, 0);
-    for line in text.lines() {
-        if let Some(object) = line.strip_prefix("ob=") {
-            let (number, name) = object.split_once(' ').unwrap_or((object, ""));
+    for (number, line) in text.lines().enumerate() {
+        // A name is written out where it first appears, which may be where its object is called.
+        let object = line.strip_prefix("ob=").or_else(|| line.strip_prefix("cob="));
+        if let Some(object) = object {
+            let (id, name) = object.split_once(' ').unwrap_or((object, ""));
             if name == "???" {
-                unknown.push(number.to_string());
+                unknown.push(id.to_string());
             }
-            inside = unknown.iter().any(|one| one == number);
+            if line.starts_with("ob=") {
+                inside = unknown.iter().any(|one| one == id);
+            }
         } else if line.starts_with("calls=") {
             // The line that follows has the cost of what was called.
             of_call = true;
         } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) {
+            let mut words = line.split_ascii_whitespace();
             if inside && !of_call {
-                let cost = line.split_ascii_whitespace().last().and_then(|cost| cost.parse::<u64>().ok());
-                sum += cost.unwrap_or(0);
+                let cost = words.nth(1).and_then(|cost| cost.parse::<u64>().ok());
+                sum += cost.with_context(|| format!("line {}: no cost: {line:?}", number + 1))?;
             }
             of_call = false;
-        } else if let Some(object) = line.strip_prefix("cob=") {
-            // A name is written out where it first appears, which may be here.
-            if let Some((number, "???")) = object.split_once(' ') {
-                unknown.push(number.to_string());
-            }
         }
     }
-    sum
+    Ok(sum)
 }
 
 fn least(samples: &[f64]) -> f64 {
@@ -145,6 +162,9 @@ pub fn show(
     groups: Option<usize>,
     instructions: bool,
 ) -> anyhow::Result<()> {
+    if instructions {
+        require_callgrind()?;
+    }
     let ratio = format!("/{}", side.compared);
     print!(
         "{:>7} {:>6} {:>11} {:>12} {ratio:>6} {:>12} {ratio:>6}",
@@ -182,6 +202,7 @@ pub fn show(
 
 /// Measures the smallest and the largest sizes, for the evidence book.
 pub fn as_result(side: &Side) -> anyhow::Result<ExperimentResult> {
+    require_callgrind()?;
     let ends = |all: &[usize], first: usize| [first, all.last().copied().unwrap_or(first)];
     let first = side.groups.1.first().copied().unwrap_or(1);
     let mut sizes = Vec::new();
@@ -192,6 +213,7 @@ pub fn as_result(side: &Side) -> anyhow::Result<ExperimentResult> {
     }
     let arms: Vec<&str> = sizes.iter().map(|(_, _, name)| name.as_str()).collect();
     let mut result = ExperimentResult::new(side.experiment, Evidence::Model, arms[0], &arms, 1);
+    let mut smallest = None;
     for (cpus, groups, name) in &sizes {
         let cost = side.measured(*cpus, *groups, BOOK_REPEATS, true)?;
         for sample in cost.decision_ns {
@@ -201,7 +223,10 @@ pub fn as_result(side: &Side) -> anyhow::Result<ExperimentResult> {
             result.metric_mut("time per refresh of weights", "us", Better::Lower).push(name, sample);
         }
         if let Some(count) = cost.instructions {
+            // Counted once, as nothing of it is random: too few samples for an interval, so that the ratio is a metric.
+            let ratio = count / *smallest.get_or_insert(count);
             result.metric_mut("instructions per decision", "", Better::Lower).push(name, count);
+            result.metric_mut("instructions, over the smallest size", "", Better::Lower).push(name, ratio);
         }
     }
     result.compute_ratios(false);
@@ -217,8 +242,20 @@ mod tests {
         let text = "# callgrind format\nevents: Ir\n\nob=(1) /bin/tandem\nfn=(1) main\n3 100\ncob=(2) ???\ncfn=(2) 0x1\n\
                     calls=5 0\n4 40\n\nob=(2)\nfn=(2)\n0 30\n+1 5\ncob=(1)\ncfn=(3) kfunc\ncalls=1 0\n* 1000\n-2 4\n\n\
                     ob=(1)\nfn=(3)\n1 1000\ntotals: 1139\n";
-        assert_eq!(sum_of_unknown(text), 39);
-        assert_eq!(sum_of_unknown("ob=(1) /bin/tandem\n1 7\n"), 0);
+        assert_eq!(sum_of_unknown(text).ok(), Some(39));
+        assert_eq!(sum_of_unknown("events: Ir\nob=(1) /bin/tandem\n1 7\n").ok(), Some(0));
+    }
+
+    #[test]
+    fn what_callgrind_does_not_write_is_refused() {
+        for text in [
+            "",
+            "events: Ir Dr\nob=(1) ???\n1 7 8\n",
+            "events: Ir\nob=(1) ???\n+3\n",
+            "events: Ir\nob=(1) ???\n1 x\n",
+        ] {
+            assert!(sum_of_unknown(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]

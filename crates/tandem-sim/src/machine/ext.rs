@@ -5,7 +5,7 @@ use super::Machine;
 use crate::queue::{Event, Ns};
 use crate::scx::kernel::{
     Effect, Insertion, DEQ_SLEEP, DSQ_LOCAL, ENQ_HEAD, ENQ_LAST, ENQ_WAKEUP, KICK_IDLE, KICK_PREEMPT,
-    OPS_ENQ_LAST, SLICE_DEFAULT_NS, WAKE_FORK, WAKE_SYNC, WAKE_TTWU,
+    OPS_ENQ_LAST, SLICE_DEFAULT_NS, SLICE_INF, WAKE_FORK, WAKE_SYNC, WAKE_TTWU,
 };
 use crate::scx::{NewTask, Policy, Settings};
 use crate::SimError;
@@ -44,6 +44,7 @@ impl Machine {
         let policy = if settings.of_the_host { Policy::host } else { Policy::guest };
         let policy = policy(settings, self.now).map_err(fail)?;
         self.worlds[world].policy = Some(Box::new(policy));
+        self.worlds[world].nohz_full = settings.nohz_full;
         self.after_policy(world, 0);
         for group in 0..self.worlds[world].fair.groups() {
             self.introduce_group(world, group);
@@ -263,8 +264,21 @@ impl Machine {
         let number = self.current_number(world, cpu);
         if let (Some(number), Some(policy)) = (number, self.worlds[world].policy.as_mut()) {
             policy.add_run_time(number, ns);
-            let left = policy.slice_ns(number).saturating_sub(ns);
-            policy.set_slice_ns(number, left);
+            let slice_ns = policy.slice_ns(number);
+            if slice_ns != SLICE_INF {
+                policy.set_slice_ns(number, slice_ns.saturating_sub(ns));
+            }
+        }
+    }
+
+    /// A task has begun to run: can its CPU do without a tick? (`set_next_task_scx()`, which is not called for one that goes on.)
+    fn refresh_tick(&mut self, world: usize, cpu: usize, number: usize) {
+        let Some(policy) = self.worlds[world].policy.as_mut() else { return };
+        let stops = policy.slice_ns(number) == SLICE_INF;
+        if self.worlds[world].nohz_full && stops != self.worlds[world].cpus[cpu].tick_stopped {
+            self.cpu(world, cpu).tick_stopped = stops;
+            self.stop_tick(world, cpu);
+            self.start_tick(world, cpu);
         }
     }
 
@@ -274,8 +288,11 @@ impl Machine {
         let Some(number) = self.current_number(world, cpu) else {
             return;
         };
-        let left = self.policy(world, cpu, |policy| {
-            policy.tick(cpu, number);
+        // A CPU without a tick has one a second, which another CPU takes for it (`sched_tick_remote()`).
+        let stopped = self.worlds[world].cpus[cpu].tick_stopped;
+        let here = if stopped { usize::from(cpu == 0) % self.worlds[world].cpus.len() } else { cpu };
+        let left = self.policy(world, here, |policy| {
+            policy.tick(here, number);
             policy.slice_ns(number)
         });
         if left == Some(0) {
@@ -426,6 +443,9 @@ impl Machine {
                 policy.running(cpu, number);
             }
         });
+        if let Some(number) = number {
+            self.refresh_tick(world, cpu, number);
+        }
         if let Some(watch) = self.watch.as_mut().filter(|_| number.is_some()) {
             watch.decisions += 1;
         }

@@ -6,6 +6,9 @@ use super::Machine;
 use crate::fair::Arrival;
 use crate::queue::{Event, Irq, Ns};
 
+/// Distance of the ticks of a CPU whose tick is stopped (`sched_tick_remote()`).
+const REMOTE_TICK_NS: Ns = 1_000_000_000;
+
 impl Machine {
     /// An interrupt reaches a CPU of a kernel.
     pub(super) fn interrupt(&mut self, world: usize, cpu: usize, irq: Irq) {
@@ -85,6 +88,7 @@ impl Machine {
     }
 
     fn tick(&mut self, world: usize, cpu: usize) {
+        self.cpu(world, cpu).ticks += 1;
         self.charge(world, cpu);
         self.hurry(world, cpu);
         let busy = self.worlds[world].cpus[cpu].curr.is_some();
@@ -138,7 +142,8 @@ impl Machine {
 
     /// Arms the tick of a busy CPU. The ticks of a kernel's CPUs are staggered.
     pub(super) fn start_tick(&mut self, world: usize, cpu: usize) {
-        let tick_ns = self.worlds[world].tick_ns;
+        let stopped = self.worlds[world].cpus[cpu].tick_stopped;
+        let tick_ns = if stopped { REMOTE_TICK_NS } else { self.worlds[world].tick_ns };
         let cpus = self.worlds[world].cpus.len() as Ns;
         let offset =
             tick_ns * (cpu as Ns * 7919 % cpus.max(1)) / cpus.max(1) + world as Ns * 131_071 % tick_ns;
@@ -155,7 +160,7 @@ impl Machine {
         self.queue.add(next, Event::Tick { world, cpu, turn });
     }
 
-    fn stop_tick(&mut self, world: usize, cpu: usize) {
+    pub(super) fn stop_tick(&mut self, world: usize, cpu: usize) {
         let c = self.cpu(world, cpu);
         c.ticking = false;
         c.tick_turn = c.tick_turn.wrapping_add(1);

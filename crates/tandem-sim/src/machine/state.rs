@@ -112,6 +112,10 @@ pub struct Cpu {
     pub tick_turn: u32,
     /// Is a tick armed?
     pub ticking: bool,
+    /// The kernel has stopped the tick: the task there began with a slice that has no end (`SCX_RQ_CAN_STOP_TICK`).
+    pub tick_stopped: bool,
+    /// Ticks so far.
+    pub ticks: u64,
     /// When it became idle.
     pub idle_since: Ns,
     /// Mean idle time, ns (as the kernel's `avg_idle`).
@@ -343,6 +347,8 @@ pub struct World {
     pub idle_balance_at: Ns,
     /// Tick, ns.
     pub tick_ns: Ns,
+    /// The tick of each CPU stops while a task without an end of its slice runs there.
+    pub nohz_full: bool,
     /// Slices end on time, by a timer, not at ticks (HRTICK; host only).
     pub hrtick: bool,
     /// Preemption model.

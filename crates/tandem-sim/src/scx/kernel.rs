@@ -19,6 +19,8 @@ pub const ENQ_WAKEUP: u64 = 1;
 pub const ENQ_PREEMPT: u64 = 1 << 32;
 /// `SCX_ENQ_LAST`: no other task is queued for the CPU.
 pub const ENQ_LAST: u64 = 1 << 41;
+/// `SCX_SLICE_INF`: a slice without an end.
+pub const SLICE_INF: u64 = u64::MAX;
 /// `SCX_DEQ_SLEEP`: the task goes to sleep.
 pub const DEQ_SLEEP: u64 = 1;
 /// `SCX_KICK_IDLE`: only if the CPU is idle.

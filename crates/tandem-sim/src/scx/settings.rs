@@ -28,6 +28,8 @@ pub struct Settings {
     pub request_ns: Ns,
     /// Slices end on time, by a timer, not at ticks.
     pub slice_timers: bool,
+    /// The kernel stops the tick of each CPU while a task without an end of its slice runs there (`nohz_full`).
+    pub nohz_full: bool,
     /// Techniques beyond fair scheduling.
     pub techniques: Techniques,
     /// A fault to be injected, as `tandem guest --fault` does.
@@ -51,6 +53,7 @@ impl Settings {
             steal_page: false,
             request_ns: 3_000_000,
             slice_timers: true,
+            nohz_full: false,
             techniques: Techniques::default(),
             fault: Fault::None,
         }
