@@ -144,6 +144,11 @@ void BPF_STRUCT_OPS(guest_tick, struct task_struct *p)
 			 !best_effort || (!c->side.parked && best_effort_allowed(c, cpu))) || best_effort || dedicate_enabled ||
 	    cpu != bpf_get_smp_processor_id())
 		return;
+	/* Its vCPU has been banned, and the kick that was to say so ended no slice: one that is alone would stay for 100 ms. */
+	if (evicted(p, t, c)) {
+		k_set_slice(p, 0);
+		return;
+	}
 	foresee(p, t, c, cpu, now);
 	scout(c, cpu, now);
 	target = target_of_variant(p, t, c, cpu, now);
