@@ -177,7 +177,7 @@ void sim_page_write(struct kvm_steal_time *page, u64 steal_ns, u32 version, bool
 u64 sim_constant(u32 i)
 {
 	const u64 all[] = { SCX_DSQ_LOCAL, SCX_DSQ_LOCAL_ON, SCX_DSQ_GLOBAL, SCX_ENQ_HEAD, SCX_ENQ_WAKEUP, SCX_ENQ_PREEMPT,
-			    SCX_ENQ_LAST, SCX_DEQ_SLEEP, SCX_KICK_IDLE, SCX_KICK_PREEMPT, SCX_WAKE_SYNC, SCX_WAKE_TTWU,
+			    SCX_ENQ_LAST, SCX_SLICE_INF, SCX_DEQ_SLEEP, SCX_KICK_IDLE, SCX_KICK_PREEMPT, SCX_WAKE_SYNC, SCX_WAKE_TTWU,
 			    SCX_WAKE_FORK, SCX_OPS_ENQ_LAST };
 
 	return i < sizeof(all) / sizeof(all[0]) ? all[i] : 0;

@@ -705,6 +705,7 @@ mod tests {
             kernel::ENQ_WAKEUP,
             kernel::ENQ_PREEMPT,
             kernel::ENQ_LAST,
+            kernel::SLICE_INF,
             kernel::DEQ_SLEEP,
             kernel::KICK_IDLE,
             kernel::KICK_PREEMPT,
