@@ -215,23 +215,28 @@ static __always_inline bool begins_anew(const struct task_struct *p, const struc
 	return c->tickless && (enq_flags & SCX_ENQ_LAST) && t->class == CLASS_NORMAL && cpu == scx_bpf_task_cpu(p);
 }
 
-/* The CPU with the least weight that p may use. For a task that has no place yet. */
+/* The CPU that p may use with the least load once p is there. For a task that has no place yet, or cannot stay where it was. */
 COLD s32 lightest_cpu(struct task_struct *p __arg_trusted, s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);
+	struct task_state *t = task_state(p);
+	u64 weight = t ? t->weight : TANDEM_WEIGHT_NICE_0, now = k_now(), least;
 	u32 from = scan_from(), i;
-	u64 least;
 
 	if (!own)
 		return cpu;
-	least = own->weight[1];
+	least = load_of(own->weight[1] + weight, side_capacity(own, now));
 	bpf_for(i, 0, nr_candidates()) {
 		u32 other = candidate(p, from, i);
 		struct cpu_state *c = cpu_state(other);
+		u64 load;
 
-		if (!c || !c->online || !side_usable(c) || !k_allowed(p, other) || c->weight[1] >= least)
+		if (!c || !c->online || !side_usable(c) || !k_allowed(p, other))
 			continue;
-		least = c->weight[1];
+		load = load_of(c->weight[1] + weight, side_capacity(c, now));
+		if (load >= least)
+			continue;
+		least = load;
 		cpu = other;
 	}
 	return cpu;

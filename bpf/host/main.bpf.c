@@ -35,7 +35,9 @@ s32 BPF_STRUCT_OPS(host_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wak
 	s32 cpu;
 
 	cpu = k_any_idle() ? scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle) : prev_cpu;
-	if (!idle && (wake_flags & SCX_WAKE_FORK))
+	c = cpu_state(cpu);
+	/* No other pCPU would pull a light task from where a real-time task leaves little. */
+	if (!idle && ((wake_flags & SCX_WAKE_FORK) || (c && !side_cpu_bound_allowance(c, k_now()))))
 		cpu = lightest_cpu(p, cpu);
 	if (!idle && t && siblings_at(t, cpu))
 		cpu = unstacked(p, t, cpu);

@@ -129,8 +129,6 @@ static __always_inline u64 debt_ns(const struct task_struct *p, struct task_stat
 {
 	u32 tgid = p->tgid;
 
-	if (!safe_points)
-		return 0;
 	/* It waits where it was found to be safe: that holds, whatever quotas have come and gone meanwhile. */
 	if (t->throttled_at_ns && t->side.safe)
 		return 0;
@@ -138,7 +136,7 @@ static __always_inline u64 debt_ns(const struct task_struct *p, struct task_stat
 	if (t->side.safe != limits_generation)
 		t->side.safe = 0;
 	if (is_vcpu(t))
-		return t->side.safe != limits_generation && vm_uses(t, VM_SAFE_POINTS) ? loan_ns(t->group, false, now) : 0;
+		return safe_points && t->side.safe != limits_generation && vm_uses(t, VM_SAFE_POINTS) ? loan_ns(t->group, false, now) : 0;
 	if (t->burst_ns >= VMM_BURST_MOST_NS || !bpf_map_lookup_elem(&vmms, &tgid))
 		return 0;
 	return loan_ns(t->group, true, now);

@@ -98,7 +98,7 @@ static __always_inline u64 side_request_ns(const struct task_struct *p, const st
 
 static __always_inline u64 side_slice_ns(const struct task_state *t, const struct cpu_state *c)
 {
-	return t->base_ns == NEAR_DEADLINE_NS && !is_vcpu(t) ? c->base_request_ns : t->base_ns;
+	return t->base_ns == NEAR_DEADLINE_NS && !t->custom && !is_vcpu(t) ? c->base_request_ns : t->base_ns;
 }
 
 /* A prompt task is due soon, also if it usually runs for longer than that. */

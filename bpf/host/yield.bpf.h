@@ -36,6 +36,12 @@ static __always_inline bool waits_where_counted(struct task_struct *to, const st
 	return queue_cpu(t) >= 0 && k_dsq_of(to) == queue_of(queue_cpu(t), t->class);
 }
 
+/* One that may run on a single pCPU can still be served there. */
+static __always_inline bool may_run_at(const struct task_struct *to, const struct task_state *t, s32 cpu)
+{
+	return k_allowed(to, cpu) && (queue_cpu(t) == cpu || !k_is_pinned(to));
+}
+
 /* Both run queues are locked. `to` is runnable and does not run, which the kernel has checked. */
 bool BPF_STRUCT_OPS(host_yield, struct task_struct *from, struct task_struct *to)
 {
@@ -55,8 +61,7 @@ bool BPF_STRUCT_OPS(host_yield, struct task_struct *from, struct task_struct *to
 	count(c, CNT_YIELDS);
 	there = cpu_state(queue_cpu(target));
 	if (!there || t->run_cpu != cpu || !is_vcpu(t) || !vm_uses(t, VM_YIELD) || target->side.vm != t->side.vm ||
-	    target->throttled_at_ns || target->class != t->class || k_is_pinned(to) || !k_allowed(to, cpu) ||
-	    !waits_where_counted(to, target))
+	    target->throttled_at_ns || target->class != t->class || !may_run_at(to, target, cpu) || !waits_where_counted(to, target))
 		return false;
 	if (is_far_ahead(t, c, curr_v_now(c, now), now) || is_far_ahead(target, there, target->v, now))
 		return false;
@@ -131,7 +136,7 @@ COLD bool serve_yielded(s32 cpu)
 		return false;
 	bpf_rcu_read_lock();
 	t = task_state(to);
-	if (!t || t->side.yield_cpu != cpu || t->run_cpu >= 0 || k_is_pinned(to) || !k_allowed(to, cpu) || !waits_where_counted(to, t))
+	if (!t || t->side.yield_cpu != cpu || t->run_cpu >= 0 || !may_run_at(to, t, cpu) || !waits_where_counted(to, t))
 		goto out;
 	from = queue_cpu(t);
 	queue = queue_of(cpu, t->class);
@@ -155,13 +160,14 @@ COLD bool serve_yielded(s32 cpu)
 		/* Out of order: V of this queue stays. */
 		t->was_late = 1;
 		moved = k_take(queue);
-		if (!moved)
+		/* Nobody was taken, or one that another pCPU has queued before it meanwhile. */
+		if (k_dsq_of(to) == queue)
 			t->was_late = 0;
 	} else {
 		not_taken_over(pid);
 	}
 out:
-	if (moved)
+	if (moved && t->was_late)
 		count(c, CNT_YIELDED);
 	else
 		claim_lost(to, t, c, cpu);
