@@ -350,11 +350,15 @@ impl Machine {
         }
     }
 
-    /// Number of tasks that run or wait on a CPU, as far as the kernel knows.
+    /// Number of tasks that run or wait on a CPU (`nr_running`): wherever the scheduler has queued them, they are on its run queue.
     pub(super) fn runnable_on(&self, world: usize, cpu: usize) -> usize {
         let w = &self.worlds[world];
         match &w.policy {
-            Some(policy) => policy.kernel().cpus[cpu].local.len() + usize::from(w.cpus[cpu].curr.is_some()),
+            Some(_) => {
+                let runnable =
+                    |task: &&usize| matches!(self.tasks[**task].state, State::Running | State::Runnable);
+                w.policy_tasks.iter().filter(|&&task| self.tasks[task].cpu == cpu).filter(runnable).count()
+            }
             None => w.fair.running(cpu),
         }
     }
