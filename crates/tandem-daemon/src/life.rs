@@ -70,6 +70,11 @@ pub trait Side {
         storage: &'a mut MaybeUninit<OpenObject>,
     ) -> Result<Self::Load<'a>, Self::Error>;
 
+    /// A load has failed. Is there another way, which the next one takes?
+    fn has_another_way(&mut self) -> bool {
+        false
+    }
+
     /// Nothing is loaded, by the side's own wish: returns when it is to be loaded again, or the process to end. Answers requests meanwhile.
     fn stand_by(&mut self, monitoring: &Monitoring<Self::Order, Self::Report>);
 
@@ -180,7 +185,10 @@ fn go_on<S: Side>(
     let mut returns = Returns::default();
     loop {
         let began = Instant::now();
-        let outcome = run(side, settings, &mut returns, monitoring)?;
+        let outcome = match run(side, settings, &mut returns, monitoring) {
+            Err(_) if side.has_another_way() => continue,
+            outcome => outcome?,
+        };
         if began.elapsed() > CALM {
             restarts = 0;
         }
@@ -359,6 +367,9 @@ mod tests {
         loads: Vec<Then>,
         stood_by: u32,
         fails: bool,
+        /// The first load is refused, and there may be another way.
+        refused: bool,
+        another_way: bool,
         calls: Rc<Calls>,
     }
 
@@ -395,8 +406,15 @@ mod tests {
         }
 
         fn load<'a>(&'a mut self, _: &'a mut MaybeUninit<OpenObject>) -> Result<Once, DaemonError> {
+            if std::mem::take(&mut self.refused) {
+                return Err(DaemonError::Load(anyhow::anyhow!("refused")));
+            }
             let then = if self.loads.is_empty() { None } else { Some(self.loads.remove(0)) };
             Ok(Once { then, steps: 0, traced: Vec::new(), fails: self.fails, calls: Rc::clone(&self.calls) })
+        }
+
+        fn has_another_way(&mut self) -> bool {
+            std::mem::take(&mut self.another_way)
         }
 
         fn stand_by(&mut self, monitoring: &Monitoring<u32, Figures>) {
@@ -483,7 +501,14 @@ mod tests {
     }
 
     fn script(loads: &[Then]) -> Script {
-        Script { loads: loads.to_vec(), stood_by: 0, fails: false, calls: Rc::default() }
+        Script {
+            loads: loads.to_vec(),
+            stood_by: 0,
+            fails: false,
+            refused: false,
+            another_way: false,
+            calls: Rc::default(),
+        }
     }
 
     #[test]
@@ -505,6 +530,15 @@ mod tests {
         let mut wishes = Script { fails: true, ..script(&[Then::StepBack; 3]) };
         assert!(matches!(runs(&mut wishes, |_| ()), Err(DaemonError::NoStatistics)));
         assert_eq!(wishes.loads.len(), 2);
+    }
+
+    #[test]
+    fn a_refused_load_is_tried_another_way_if_there_is_one() {
+        let refused = || Script { refused: true, ..script(&[Then::StepBack]) };
+        assert!(matches!(runs(&mut refused(), |_| ()), Err(DaemonError::Load(_))));
+        let mut with_another_way = Script { another_way: true, ..refused() };
+        runs(&mut with_another_way, |_| ()).unwrap();
+        assert_eq!(with_another_way.stood_by, 1);
     }
 
     #[test]

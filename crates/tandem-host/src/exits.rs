@@ -40,6 +40,16 @@ impl Hooks {
         Self { there, kvm }
     }
 
+    /// None of them is used: their programs are not loaded.
+    pub(crate) fn unused() -> Self {
+        Self { there: Vec::new(), kvm: kvm_is_there(Path::new("/")) }
+    }
+
+    /// Is any of them used?
+    pub(crate) fn are_used(&self) -> bool {
+        !self.there.is_empty()
+    }
+
     /// Attaches them, after the scheduler: a task has no record before. What the kernel refuses to attach counts as missing from then
     /// on. `refuse`: as if it refused all that can be done without.
     pub(crate) fn attach(&mut self, skel: &mut HostSkel<'_>, refuse: bool) {

@@ -16,6 +16,8 @@ pub enum Fault {
     NoYield,
     /// The kernel refuses to attach to the places in KVM that can be done without.
     NoHooks,
+    /// The kernel's verifier refuses a program that hangs in KVM.
+    RefusedHooks,
 }
 
 /// Settings of the host scheduler.

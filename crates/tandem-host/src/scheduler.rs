@@ -81,6 +81,7 @@ pub fn serve(options: &HostOptions) -> Result<(), HostError> {
         watch_again: None,
         set,
         labels: Labels::default(),
+        hooks: UseOfHooks::Wanted,
     };
     life::serve(&mut host, &life)
 }
@@ -133,6 +134,17 @@ struct Host<'o> {
     /// What was set, by the names of VMs, also of those that are not there.
     set: BTreeMap<String, VmSettings>,
     labels: Labels,
+    hooks: UseOfHooks,
+}
+
+/// Are the programs that hang in KVM loaded with the scheduler?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum UseOfHooks {
+    Wanted,
+    /// A load with them has just failed.
+    Refused,
+    /// The scheduler does without, until the daemon ends.
+    LeftOut,
 }
 
 impl Host<'_> {
@@ -207,6 +219,14 @@ impl<'o> Side for Host<'o> {
         Running::start(self, storage)
     }
 
+    fn has_another_way(&mut self) -> bool {
+        let refused = self.hooks == UseOfHooks::Refused;
+        if refused {
+            self.hooks = UseOfHooks::LeftOut;
+        }
+        refused
+    }
+
     /// It never steps back.
     fn stand_by(&mut self, _: &Monitoring<Order, HostReport>) {}
 
@@ -264,11 +284,20 @@ impl<'a, 'o> Running<'a, 'o> {
     fn start(host: &'a mut Host<'o>, storage: &'a mut MaybeUninit<OpenObject>) -> Result<Self, HostError> {
         let nr_cpus = kernel_cpu_list("possible")?.last().map_or(1, |last| last + 1);
         let online = kernel_cpu_list("online")?;
-        let mut hooks = Hooks::find();
+        let left_out = host.hooks == UseOfHooks::LeftOut;
+        let mut hooks = if left_out { Hooks::unused() } else { Hooks::find() };
         if hooks.kvm {
             host.prepare_to_watch();
         }
-        let mut skel = load(host.options, &hooks, nr_cpus, &online, storage).map_err(DaemonError::Load)?;
+        let loaded = load(host.options, &hooks, nr_cpus, &online, storage).inspect_err(|error| {
+            if hooks.are_used() {
+                host.hooks = UseOfHooks::Refused;
+                log::warn!(
+                    "the kernel refuses to load, and is asked again without what hangs in KVM: {error:#}"
+                );
+            }
+        });
+        let mut skel = loaded.map_err(DaemonError::Load)?;
         let link = scx_ops_attach!(skel, tandem_host).map_err(DaemonError::Load)?;
         hooks.attach(&mut skel, host.options.fault == Fault::NoHooks);
         log::info!(
@@ -276,6 +305,9 @@ impl<'a, 'o> Running<'a, 'o> {
             online.len(),
             if hooks.kvm { "" } else { ", and waits for KVM" }
         );
+        if left_out {
+            log::warn!("vCPUs are scheduled as any other thread");
+        }
         if let Some(missing) = hooks.missing_for_quotas() {
             log::warn!(
                 "vCPUs out of quota may stop where they hold a kernel lock: {missing} cannot be traced"
@@ -559,6 +591,9 @@ fn load<'a>(
         if hooks.has(&name) {
             program.set_autoload(true);
             program.set_autoattach(false);
+        }
+        if name == "host_vcpu_comes" && options.fault == Fault::RefusedHooks && hooks.has(&name) {
+            program.set_attach_target(0, Some("tandem_no_such_function".into()))?;
         }
     }
     let views = KernelView::read(SYSFS_CPU.as_ref(), online).caches;

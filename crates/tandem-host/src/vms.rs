@@ -130,9 +130,11 @@ fn name_in_cgroup(cgroup: &str) -> Option<String> {
     };
     let plain = unescape(machine);
     let mut parts = plain.splitn(3, '-');
-    let (_, number, name) = (parts.next()?, parts.next()?, parts.next());
-    match name {
-        Some(name) if number.bytes().all(|byte| byte.is_ascii_digit()) => Some(name.to_owned()),
+    let (_, number, name) = (parts.next(), parts.next(), parts.next());
+    match (number, name) {
+        (Some(number), Some(name)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Some(name.to_owned())
+        }
         _ => Some(plain),
     }
 }
@@ -200,6 +202,8 @@ mod tests {
             "db"
         );
         assert_eq!(labelled("/qemu.slice/101.scope", &["kvm"], "kvm").0, "101");
+        assert_eq!(labelled("/machine.slice/machine-web.scope", &["vmm"], "vmm").0, "web");
+        assert_eq!(labelled("/machine.slice/machine-web\\x2d1.scope", &["vmm"], "vmm").0, "web-1");
         assert_eq!(labelled("/user.slice", &["firecracker", "--id", "f1"], "firecracker").0, "f1");
         assert_eq!(
             labelled("/user.slice/session-1.scope", &["vmm"], "cloud-hypervisor").0,

@@ -159,6 +159,7 @@ enum FaultArg {
     NoRelease,
     NoYield,
     NoHooks,
+    RefusedHooks,
 }
 
 fn of_a_vm(text: &str) -> Result<(String, VmSetting), String> {
@@ -269,6 +270,7 @@ impl HostCmd {
                 FaultArg::NoRelease => Fault::NoRelease,
                 FaultArg::NoYield => Fault::NoYield,
                 FaultArg::NoHooks => Fault::NoHooks,
+                FaultArg::RefusedHooks => Fault::RefusedHooks,
             },
         };
         scheduler::serve(&options)?;
