@@ -46,6 +46,7 @@ impl Claim {
         match self.experiment.as_str() {
             "sim-cost" => "sim cost --instructions".into(),
             "sim-cost-host" => "sim cost --host --instructions".into(),
+            "host-validation-model" => "sim validate docs/evidence/host-validation.json".into(),
             name if self.simulated => format!("sim paper {name}"),
             name => format!("lab run {name}"),
         }

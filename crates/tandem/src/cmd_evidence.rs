@@ -43,7 +43,7 @@ impl EvidenceCmd {
                 break;
             }
             let result = if book.is_simulated(name) {
-                crate::cmd_sim::simulate(name)?
+                crate::cmd_sim::simulate(name, &store)?
             } else {
                 let experiment = catalog::find(name)?;
                 let enough = |result: &ExperimentResult| {

@@ -1,6 +1,7 @@
 //! `tandem sim`: two levels of scheduling, simulated.
 
-use crate::sim_validation::Comparison;
+use crate::cmd_evidence::file_of;
+use crate::sim_validation::{self, Comparison};
 use crate::{sim_cost, sim_results, sim_summary};
 use anyhow::{bail, Context};
 use clap::{Args, Subcommand};
@@ -159,14 +160,21 @@ fn find(id: &str) -> anyhow::Result<&'static paper::Experiment> {
     paper::find(id).with_context(|| format!("no experiment {id:?}: see `tandem sim list`"))
 }
 
-/// Runs one of the papers' experiments as `tandem sim paper` does, or measures costs, for the evidence book.
-pub fn simulate(id: &str) -> anyhow::Result<ExperimentResult> {
+/// Runs one of the papers' experiments as `tandem sim paper` does, measures costs, or compares with what the lab has measured and stored, for the
+/// evidence book.
+pub fn simulate(id: &str, store: &Path) -> anyhow::Result<ExperimentResult> {
     if let Some(side) = sim_cost::find(id) {
         let result = sim_cost::as_result(side)?;
         print!("{}", render(&result, Style::Text));
         return Ok(result);
     }
     let effort = Effort { seeds: 10, threads: None, json: None };
+    if let Some(measured) = sim_validation::measured_for(id) {
+        let lab = file_of(store, measured);
+        let (comparison, result) = validated(&lab, &effort)?;
+        println!("{}\n{}", comparison.table(), comparison.verdict());
+        return Ok(result);
+    }
     let mut result = compare(&find(id)?.read()?, &effort)?;
     show(&result, &effort)?;
     sim_summary::add_to(&mut result);
@@ -274,10 +282,20 @@ fn validate(lab: &Path, page: Option<&Path>, effort: &Effort) -> anyhow::Result<
     if let Some(page) = page {
         return sim_results::write_last_part(page, lab, effort).map(code);
     }
+    let (comparison, result) = validated(lab, effort)?;
+    println!("{}\n{}", comparison.table(), comparison.verdict());
+    if let Some(file) = &effort.json {
+        result.save(file)?;
+    }
+    Ok(code(comparison.holds()))
+}
+
+/// The model beside what the lab has measured.
+fn validated(lab: &Path, effort: &Effort) -> anyhow::Result<(Comparison, ExperimentResult)> {
     let lab = ExperimentResult::load(lab).with_context(|| format!("reading {}", lab.display()))?;
     let comparison = Comparison::with(&lab, effort.seeds, effort.threads())?;
-    println!("{}\n{}", comparison.table(), comparison.verdict());
-    Ok(code(comparison.holds()))
+    let result = comparison.as_result(&lab.experiment);
+    Ok((comparison, result))
 }
 
 /// Two guests on 16 pCPUs under a mixed load, and larger ones.

@@ -1,7 +1,7 @@
 //! Ratios between schedulers in the lab beside those of the model.
 
 use std::fmt::Write as _;
-use tandem_result::ExperimentResult;
+use tandem_result::{Better, Evidence, ExperimentResult};
 use tandem_sim::validation::{Scale, CASES, HOST_CASES, TOLERANCE, WAKE_US};
 
 /// Preemption interval in the lab's experiment, microseconds.
@@ -10,6 +10,15 @@ const PREEMPTION_US: f64 = 8000.0;
 const HOST_EXPERIMENT: &str = "host-validation";
 /// The control: with this preemption interval in the model the comparison has to fail.
 const WRONG_PREEMPTION_US: f64 = 40_000.0;
+
+/// What the name of the comparison has after that of the lab's experiment, in the evidence book.
+const OF_THE_MODEL: &str = "-model";
+const MODEL: &str = "model";
+
+/// The lab's experiment that an experiment of the book compares the model with.
+pub fn measured_for(id: &str) -> Option<&str> {
+    id.strip_suffix(OF_THE_MODEL).filter(|measured| *measured == HOST_EXPERIMENT)
+}
 
 /// One workload in lab and model.
 struct Row {
@@ -82,6 +91,26 @@ impl Comparison {
         self.rows.iter().filter(|row| !row.same_order()).count()
     }
 
+    /// Largest error, without its sign.
+    fn largest_error(&self) -> f64 {
+        self.rows.iter().map(|row| row.error().abs()).fold(0.0, f64::max)
+    }
+
+    /// How far the model is from the lab's `experiment`, for the evidence book.
+    pub fn as_result(&self, experiment: &str) -> ExperimentResult {
+        let name = format!("{experiment}{OF_THE_MODEL}");
+        let mut result = ExperimentResult::new(&name, Evidence::Model, MODEL, &[MODEL], 1);
+        for (metric, unit, value) in [
+            ("distance from the lab, mean", "%", self.mean_error() * 100.0),
+            ("distance from the lab, largest", "%", self.largest_error() * 100.0),
+            ("programs in another order", "", self.disagreements() as f64),
+            ("programs without a figure", "", self.missing.len() as f64),
+        ] {
+            result.metric_mut(metric, unit, Better::Lower).push(MODEL, value);
+        }
+        result
+    }
+
     /// Is the model close enough, everywhere?
     pub fn holds(&self) -> bool {
         let complete = !self.rows.is_empty() && self.missing.is_empty();
@@ -149,6 +178,22 @@ mod tests {
         let far = of(vec![row(1.5, [1.4, 1.6], 3.0)]);
         assert!(!far.holds());
         assert!(!of(Vec::new()).holds());
+    }
+
+    #[test]
+    fn the_book_is_told_how_far_the_model_is() {
+        let mut comparison = of(vec![row(1.0, [0.9, 1.1], 1.1), row(1.05, [1.02, 1.08], 0.84)]);
+        comparison.missing.push("lock: loops".into());
+        let result = comparison.as_result("host-validation");
+        assert_eq!(measured_for(&result.experiment), Some("host-validation"));
+        let value = |name: &str| {
+            let metric = result.metrics.iter().find(|metric| metric.name == name).unwrap();
+            metric.samples_of("model")[0]
+        };
+        assert!((value("distance from the lab, mean") - 15.0).abs() < 1e-6);
+        assert!((value("distance from the lab, largest") - 20.0).abs() < 1e-6);
+        assert_eq!((value("programs in another order"), value("programs without a figure")), (1.0, 1.0));
+        assert_eq!((measured_for("validation-model"), measured_for("fig3")), (None, None));
     }
 
     #[test]
