@@ -171,9 +171,7 @@ pub fn simulate(id: &str, store: &Path) -> anyhow::Result<ExperimentResult> {
     let effort = Effort { seeds: 10, threads: None, json: None };
     if let Some(measured) = sim_validation::measured_for(id) {
         let lab = file_of(store, measured);
-        let (comparison, result) = validated(&lab, &effort)?;
-        println!("{}\n{}", comparison.table(), comparison.verdict());
-        return Ok(result);
+        return Ok(validated(&lab, &effort)?.1);
     }
     let mut result = compare(&find(id)?.read()?, &effort)?;
     show(&result, &effort)?;
@@ -283,17 +281,17 @@ fn validate(lab: &Path, page: Option<&Path>, effort: &Effort) -> anyhow::Result<
         return sim_results::write_last_part(page, lab, effort).map(code);
     }
     let (comparison, result) = validated(lab, effort)?;
-    println!("{}\n{}", comparison.table(), comparison.verdict());
     if let Some(file) = &effort.json {
         result.save(file)?;
     }
     Ok(code(comparison.holds()))
 }
 
-/// The model beside what the lab has measured.
+/// Shows the model beside what the lab has measured.
 fn validated(lab: &Path, effort: &Effort) -> anyhow::Result<(Comparison, ExperimentResult)> {
     let lab = ExperimentResult::load(lab).with_context(|| format!("reading {}", lab.display()))?;
     let comparison = Comparison::with(&lab, effort.seeds, effort.threads())?;
+    println!("{}\n{}", comparison.table(), comparison.verdict());
     let result = comparison.as_result(&lab.experiment);
     Ok((comparison, result))
 }
