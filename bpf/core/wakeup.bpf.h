@@ -14,6 +14,7 @@ static __always_inline bool preempts_current(struct task_struct *p, struct task_
 					     bool prompt, u64 now)
 {
 	u64 burst, deadline, ran = sub_floor_u64(now, c->curr_since_ns);
+	s64 owed_ns, lead;
 
 	if (!(enq_flags & SCX_ENQ_WAKEUP) || t->class != c->curr_class || k_is_batch(p))
 		return false;
@@ -22,7 +23,10 @@ static __always_inline bool preempts_current(struct task_struct *p, struct task_
 	deadline = burst >= long_burst_ns(c->base_request_ns) ? t->deadline : t->v + deadline_distance(t->request_ns, t->weight, t->base_ns);
 	if (at_once && burst >= long_burst_ns(c->base_request_ns))
 		ran = ~0ULL;
-	if (!(prompt && ran == ~0ULL) && !wakeup_preempts(deadline, curr_deadline_now(c, now), curr_lead(c, now), ran, burst, c->base_request_ns))
+	lead = curr_lead(c, now);
+	owed_ns = lag_of(clock_now(c, class_index(t->class), now), t->v, t->weight, lag_base(t, c));
+	if (!(prompt && ran == ~0ULL) && !owed_preempts(owed_ns, lead, c->base_request_ns) &&
+	    !wakeup_preempts(deadline, curr_deadline_now(c, now), lead, ran, burst, c->base_request_ns))
 		return false;
 	count_task(CNT_PREEMPTED, p->pid);
 	return true;

@@ -36,14 +36,14 @@ s32 BPF_STRUCT_OPS(host_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wak
 
 	cpu = k_any_idle() ? scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle) : prev_cpu;
 	c = cpu_state(cpu);
-	/* No other pCPU would pull a light task from where a real-time task leaves little. */
-	if (!idle && ((wake_flags & SCX_WAKE_FORK) || (c && !side_cpu_bound_allowance(c, k_now()))))
-		cpu = lightest_cpu(p, cpu);
-	if (!idle && t && siblings_at(t, cpu))
-		cpu = unstacked(p, t, cpu);
-	c = cpu_state(cpu);
+	if (!idle) {
+		/* No other pCPU would pull a light task from where a real-time task leaves little. */
+		if ((wake_flags & SCX_WAKE_FORK) || (c && has_little_left(c, k_now())))
+			cpu = lightest_cpu(p, cpu);
+		return t && siblings_at(t, cpu) ? unstacked(p, t, cpu) : cpu;
+	}
 	/* A direct insertion would pass over tasks that wait there already, and over a quota. */
-	if (idle && t && c && !waiting_normal(cpu, c) && !(nr_limits && exhausted(t->group, k_now()))) {
+	if (t && c && !waiting_normal(cpu, c) && !(nr_limits && exhausted(t->group, k_now()))) {
 		count_task(CNT_DIRECT, p->pid);
 		k_insert_local(p, c->base_request_ns, 0);
 	}

@@ -35,11 +35,16 @@ static __always_inline u32 side_capacity(const struct cpu_state *c, u64 now)
 }
 
 /* With less than this left by higher classes, even a single task waits for long. */
-#define ALLOWANCE_SHARE (TANDEM_SCALE / 2)
+#define LITTLE_SHARE (TANDEM_SCALE / 2)
+
+static __always_inline bool has_little_left(const struct cpu_state *c, u64 now)
+{
+	return share_now(c, now) < LITTLE_SHARE;
+}
 
 static __always_inline u32 side_cpu_bound_allowance(const struct cpu_state *c, u64 now)
 {
-	return share_now(c, now) >= ALLOWANCE_SHARE;
+	return has_little_left(c, now) ? 0 : 1;
 }
 
 /* A heavier pCPU is not as good as one with a sibling: there it would take other VMs' time. */

@@ -62,6 +62,7 @@ pub mod safe {
         owed_after_move(owed_ns: i64, vtime_from: u64, vtime_to: u64, weight: u64, queue_weight: u64) -> i64;
         settled_ns(owed_ns: i64, service_ns: u64) -> i64;
         vtime_caught_up(vtime: u64, furthest: u64, gives_all: bool, weight: u64) -> u64;
+        owed_preempts(owed_ns: i64, curr_lead: i64, base_ns: u64) -> bool;
         wakeup_preempts(wakee_deadline: u64, curr_deadline: u64, curr_lead: i64, curr_ran_ns: u64, curr_burst_ns: u64, base_ns: u64) -> bool;
         is_ahead(clock: u64, v: u64) -> bool;
         prompt_preempts(clock: u64, v: u64, need_ns: u64, weight: u64, curr_base_ns: u64, curr_weight: u64) -> bool;

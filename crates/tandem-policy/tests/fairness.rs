@@ -406,6 +406,14 @@ fn a_wakeup_preempts_only_an_established_later_deadline() {
 }
 
 #[test]
+fn a_task_that_is_owed_a_request_waits_behind_nobody_who_is_ahead() {
+    assert!(owed_preempts(BASE_NS as i64, 1, BASE_NS));
+    assert!(!owed_preempts(BASE_NS as i64 - 1, 1, BASE_NS), "it is not owed a whole one");
+    assert!(!owed_preempts(BASE_NS as i64, 0, BASE_NS), "the other one has had its share, no more");
+    assert!(!owed_preempts(-1, 1, BASE_NS));
+}
+
+#[test]
 fn a_debt_is_paid_as_v_advances_and_grows_as_it_goes_back() {
     let left = |lag, progress| lag_after_sleep(lag, progress, UNIT);
     assert_eq!((left(-3_000, 1_000), left(-3_000, 5_000), left(-3_000, -1_000)), (-2_000, 0, -4_000));

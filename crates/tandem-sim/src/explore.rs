@@ -181,20 +181,28 @@ impl Scenario {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZero;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     #[test]
     fn no_interleaving_loses_anything() {
-        for (side, scenario) in
-            SCENARIOS.iter().flat_map(|one| one.sides.iter().map(move |side| (*side, one)))
-        {
-            let explored = scenario.explore(side, 50, 1).unwrap();
-            let name = format!("{}: {}", side.name(), scenario.name);
-            assert_eq!(explored.failure, None, "{name}");
-            let moved = explored.moved.iter().all(|moved| *moved);
-            assert!(moved, "{name}: {:?} of {:?}", explored.moved, scenario.moves);
-            assert!(explored.runs > 50, "{name}: {} runs", explored.runs);
-        }
+        let all: Vec<_> =
+            SCENARIOS.iter().flat_map(|one| one.sides.iter().map(move |side| (*side, one))).collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some((side, scenario)) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let explored = scenario.explore(*side, 50, 1).unwrap();
+                let name = format!("{}: {}", side.name(), scenario.name);
+                assert_eq!(explored.failure, None, "{name}");
+                let moved = explored.moved.iter().all(|moved| *moved);
+                assert!(moved, "{name}: {:?} of {:?}", explored.moved, scenario.moves);
+                assert!(explored.runs > 50, "{name}: {} runs", explored.runs);
+            }
+        };
+        let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
+        std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
     }
 
     /// Control: the switches of a course take place, and change the run.

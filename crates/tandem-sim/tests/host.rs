@@ -471,16 +471,15 @@ fn whoever_was_alone_with_a_sleeper_shares_at_once_with_a_newcomer() {
 }
 
 /// A nap, however short, is a chance to be forgiven something, or to be charged it twice. What a VM is entitled to while all are awake is its weight's
-/// part; while one of them sleeps the others have its. (Whoever runs meanwhile is not preempted at once, which costs the heaviest one half a
-/// millisecond at each nap: so it does not nap often here. With weights of 1:2:4 and naps of 0.1 ms the heaviest misses 4 %, under EEVDF 0.6 %; why
-/// is not known.)
+/// part; while one of them sleeps the others have its. Whoever runs meanwhile is not preempted at once: after each nap the heaviest one waits for half
+/// a millisecond or more, until it is owed a whole request. (Until that was so it was owed more than the limit of its lag, and missed 5 %.)
 #[test]
 fn naps_change_nothing_of_what_weights_say() {
-    for (weights, nap_us, burst_us, most) in [
-        ([100, 100, 100], 100.0, 2_000.0, 0.03),
-        ([100, 200, 400], 100.0, 2_000.0, 0.06),
-        ([100, 200, 400], 20.0, 7_000.0, 0.03),
-        ([100, 1000, 10_000], 20.0, 20_000.0, 0.03),
+    for (weights, nap_us, burst_us) in [
+        ([100, 100, 100], 100.0, 2_000.0),
+        ([100, 200, 400], 100.0, 2_000.0),
+        ([100, 200, 400], 20.0, 7_000.0),
+        ([100, 1000, 10_000], 20.0, 2_000.0),
     ] {
         let mut m = machine(1, 0);
         let nap = Step::Sleep(Spread::Exponential { mean: nap_us });
@@ -502,7 +501,7 @@ fn naps_change_nothing_of_what_weights_say() {
             let fair = entitled[i] * (1.0 - asleep.iter().sum::<f64>()) + while_another_sleeps;
             let ran = part(m.tasks[vm].ran_ns);
             assert!(
-                (ran / fair - 1.0).abs() < most,
+                (ran / fair - 1.0).abs() < 0.03,
                 "{weights:?}, {nap_us} us: {ran} instead of {fair}, weight {}",
                 weights[i]
             );
