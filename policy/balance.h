@@ -9,7 +9,7 @@
  * What no migration can even out (three equal tasks on two CPUs) is rotated. Every CPU has a global virtual
  * time (`vtime`), that of its CPU-bound tasks. It advances by their service / weight, like the virtual time V of a queue in
  * policy/eevdf.h, but is comparable between CPUs that are busy at the same time. A CPU whose global virtual time is ahead asks the one
- * behind for a task. It gets a task as soon as that task would be behind by TANDEM_ROTATE_NS of run time.
+XX
  *
  * Service that a task misses on the slower CPU is not forgotten. A migration adds the difference of the two
  * global virtual times to what the task is owed. While the task is owed something, half of its run time is not
@@ -28,10 +28,31 @@
 #define TANDEM_CPU_BOUND_NS (8 * NSEC_PER_MSEC_)
 /* and tasks that have been runnable for this long. */
 #define TANDEM_CPU_BOUND_WAIT_NS (64 * NSEC_PER_MSEC_)
-/* Tasks that missed less than this are not rotated. */
-#define TANDEM_ROTATE_NS (24 * NSEC_PER_MSEC_)
-/* Limit of what a task is owed, or owes, after migrations. */
-#define TANDEM_OWED_MAX_NS (96 * NSEC_PER_MSEC_)
+/* Tasks that missed less than so many requests are not rotated: 24 ms for a request of 3 ms. */
+#define TANDEM_ROTATE_REQUESTS 8
+/* Limit of what a task is owed, or owes, after migrations, in requests: 96 ms for a request of 3 ms. */
+#define TANDEM_OWED_REQUESTS 32
+/* Longer requests count as long as this. */
+#define TANDEM_REQUEST_MAX_NS (1000 * NSEC_PER_MSEC_)
+
+/*
+ * The request that both of the above are multiples of: the longest on the CPU. A task is rotated at the end of one, and misses as much
+ * while another one has its own. Shorter requests than usual make no difference: a migration costs as much.
+ */
+POLICY u64 balance_request_ns(u64 longest_ns)
+{
+	return max_u64(min_u64(longest_ns, TANDEM_REQUEST_MAX_NS), TANDEM_REQUEST_NS);
+}
+
+POLICY u64 rotate_ns(u64 longest_ns)
+{
+	return TANDEM_ROTATE_REQUESTS * balance_request_ns(longest_ns);
+}
+
+POLICY u64 owed_max_ns(u64 longest_ns)
+{
+	return TANDEM_OWED_REQUESTS * balance_request_ns(longest_ns);
+}
 
 POLICY bool is_cpu_bound(u64 ran_ns, u64 runnable_for_ns)
 {
@@ -111,6 +132,7 @@ struct rotation_view {
 	u64 excess;		/* weight by which the CPU is too heavy */
 	u64 behind_ns;		/* by which the CPU's global virtual time is behind */
 	u64 queue_weight;
+	u64 longest_ns;		/* request on the CPU */
 	u32 queue_tasks;
 };
 
@@ -121,14 +143,14 @@ POLICY bool matters_for_turns(u64 weight, u64 excess)
 }
 
 /*
- * Is this task rotated to the other CPU? Only if the average task has missed TANDEM_ROTATE_NS (less if there
+ * Is this task rotated to the other CPU? Only if the average task has missed some requests (rotate_ns(); less if there
  * are many tasks). Only the lightest task, because it reverses the imbalance by least. Of equal tasks the one
  * that is owed more stays, because it is alone afterwards.
  */
 POLICY bool rotates_away(const struct rotation_view *t)
 {
 	bool equal = t->last_weight >= t->weight && t->last_weight <= t->weight + (t->weight >> 3);
-	u64 due_ns = min_u64((u64)t->queue_tasks * TANDEM_ROTATE_NS, TANDEM_OWED_MAX_NS / 2);
+	u64 due_ns = min_u64((u64)t->queue_tasks * rotate_ns(t->longest_ns), owed_max_ns(t->longest_ns) / 2);
 	u64 mean = t->queue_weight / (t->queue_tasks ? t->queue_tasks : 1);
 
 	if (real_ns(t->behind_ns, t->queue_weight) < due_ns)
@@ -144,9 +166,9 @@ POLICY bool rotates_away(const struct rotation_view *t)
 }
 
 /* Have the tasks of a CPU missed so much that a little more would be forgiven? */
-POLICY bool missed_much(u64 behind_ns, u64 queue_weight)
+POLICY bool missed_much(u64 behind_ns, u64 queue_weight, u64 longest_ns)
 {
-	return real_ns(behind_ns, queue_weight) >= TANDEM_OWED_MAX_NS * 3 / 4;
+	return real_ns(behind_ns, queue_weight) >= owed_max_ns(longest_ns) * 3 / 4;
 }
 
 /*
@@ -154,16 +176,16 @@ POLICY bool missed_much(u64 behind_ns, u64 queue_weight)
  * time in ns. On a CPU that it shares with other tasks (`queue_weight`, itself included) it cannot soon get
  * more than its share: ten light tasks with a claim of one slice each would be a claim of ten slices.
  */
-POLICY s64 owed_after_move(s64 owed_ns, u64 vtime_from, u64 vtime_to, u64 weight, u64 queue_weight)
+POLICY s64 owed_after_move(s64 owed_ns, u64 vtime_from, u64 vtime_to, u64 weight, u64 queue_weight, u64 longest_ns)
 {
-	u64 share = virtual_ns(2 * TANDEM_OWED_MAX_NS >> 10, max_u64(queue_weight, weight));
-	s64 limit = (s64)min_u64(real_ns(share, weight) << 10, TANDEM_OWED_MAX_NS);
+	u64 most = owed_max_ns(longest_ns), share = virtual_ns(2 * most >> 10, max_u64(queue_weight, weight));
+	s64 limit = (s64)min_u64(real_ns(share, weight) << 10, most);
 	s64 missed;
 
 	if (time_before_ns(vtime_from, vtime_to))
-		missed = (s64)min_u64(real_ns(vtime_to - vtime_from, weight), 2 * TANDEM_OWED_MAX_NS);
+		missed = (s64)min_u64(real_ns(vtime_to - vtime_from, weight), 2 * most);
 	else
-		missed = -(s64)min_u64(real_ns(vtime_from - vtime_to, weight), 2 * TANDEM_OWED_MAX_NS);
+		missed = -(s64)min_u64(real_ns(vtime_from - vtime_to, weight), 2 * most);
 	return clamp_s64(clamp_s64(owed_ns, -limit, limit) + missed, -limit, limit);
 }
 
@@ -181,14 +203,15 @@ POLICY s64 settled_ns(s64 owed_ns, u64 service_ns)
  * claim (`gives_all`). A CPU with tasks of total weight `weight` cannot make up for more than what one of them
  * can be owed: while it catches up, tasks that came later wait although they took nothing.
  */
-POLICY u64 vtime_caught_up(u64 vtime, u64 furthest, bool gives_all, u64 weight)
+POLICY u64 vtime_caught_up(u64 vtime, u64 furthest, bool gives_all, u64 weight, u64 longest_ns)
 {
+	u64 most = owed_max_ns(longest_ns);
+
 	if (!time_before_ns(vtime, furthest))
 		return vtime;
 	if (gives_all)
 		return furthest;
-	return real_ns(furthest - vtime, weight) > TANDEM_OWED_MAX_NS ? furthest - virtual_ns(TANDEM_OWED_MAX_NS, weight) :
-								       vtime;
+	return real_ns(furthest - vtime, weight) > most ? furthest - virtual_ns(most, weight) : vtime;
 }
 
 #endif

@@ -8,6 +8,12 @@
 
 #include "state.bpf.h"
 
+/* The longest request, or bound of a deadline, on this CPU. */
+static __always_inline u64 longest_request_ns(const struct cpu_state *c)
+{
+	return max_u64(c->longest_ns, c->base_request_ns);
+}
+
 /* Run time of the current task since its last charge, of which there is one per tick, unless it runs without ticks. */
 static __always_inline u64 uncharged_run_ns(const struct cpu_state *c, u64 now)
 {
@@ -119,7 +125,7 @@ static __always_inline u64 vtime_now(const struct cpu_state *c, u64 now)
  */
 static __always_inline void anchor_clock(const struct task_state *t, struct cpu_state *c, u32 i)
 {
-	u64 clock = *(volatile u64 *)&c->clock[i], to = clock, longest = max_u64(c->longest_ns, c->base_request_ns);
+	u64 clock = *(volatile u64 *)&c->clock[i], to = clock, longest = longest_request_ns(c);
 
 	if (c->tasks[i] > 1 && !t->was_late)
 		to = clock_anchored(clock, t->v, t->weight, longest, c->tasks[i], c->weight[i]);

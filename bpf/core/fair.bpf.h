@@ -222,7 +222,7 @@ static __always_inline void settle_move(struct task_state *t, struct cpu_state *
 	/* Without CPU-bound tasks the global virtual time of a CPU stands still. */
 	if (from->vtime_known && to->vtime_known && t->cpu_bound_stake && to->cpu_bound_tasks)
 		t->owed_ns = owed_after_move(t->owed_ns, vtime_now(from, now), vtime_now(to, now), t->weight,
-					      t->weight + to->cpu_bound_weight);
+					      t->weight + to->cpu_bound_weight, lag_base_of(t->request_ns, longest_request_ns(to)));
 	from->give_to = -1;
 	to->give_to = -1;
 }

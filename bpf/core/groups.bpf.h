@@ -5,8 +5,8 @@
  * The hot path reads one number per group, its scale (policy/hweight.h): one load and one multiplication at any
  * depth. In return it counts tasks that become runnable or stop being runnable, in a cell of its CPU (with more
  * than MAX_LOAD_CELLS CPUs several share a cell). The tree is walked only when a group becomes active that had
- * been quiet for milliseconds. A timer turns the cells into new scales, as often as they change, and not at all
- * while only the root has tasks. CPU-bound tasks are counted apart; they pay for what the light ones of their group take, which
+ * been quiet for milliseconds. A timer turns the cells into new scales: often while they change and tasks wait for a CPU, seldom while
+ * nobody waits, for then no weight matters, and not at all while only the root has tasks. CPU-bound tasks are counted apart; they pay for what the light ones of their group take, which
  * these note in the record of the group that pays whenever they are charged.
  */
 #ifndef TANDEM_CORE_GROUPS_BPF_H
@@ -15,7 +15,7 @@
 #include "state.bpf.h"
 
 #define ROOT_GROUP 0
-/* Interval between two refreshes of the scales: the shortest (while they change), and the longest. */
+/* Interval between two refreshes of the scales: the shortest (while they change and tasks wait), and the longest. */
 #define REFRESH_MIN_NS (2 * NSEC_PER_MSEC_)
 #define REFRESH_MAX_NS (32 * NSEC_PER_MSEC_)
 /* A refresh may take one part in REFRESH_PART of a CPU's time. */
@@ -84,6 +84,10 @@ u64 active_groups[NR_GROUP_WORDS];
 u32 nr_group_words;	/* beyond these all words are 0 */
 u64 refresh_at_ns;	/* when the armed timer fires; 0: not armed */
 u64 refresh_interval_ns;
+u64 refresh_not_before_ns;	/* REFRESH_PART */
+u64 refresh_least_ns;
+bool scales_stale;	/* they have changed, and nobody has asked for a refresh since */
+bool refresh_wanted;	/* somebody has, since the last one */
 u32 nr_groups;
 u32 nr_groups_shared;	/* cgroups without a record of their own */
 
@@ -111,19 +115,42 @@ static __always_inline bool timer_comes_by(u64 armed_ns, u64 at_ns, u64 now)
 	return armed_ns && !time_before_ns(at_ns, armed_ns) && time_before_ns(now, armed_ns + TIMER_LOST_NS);
 }
 
-static __always_inline void refresh_soon(u64 now)
+static __always_inline void refresh_by(u64 at_ns, u64 now)
 {
 	u32 zero = 0;
 	struct one_timer *t;
 
-	if (timer_comes_by(refresh_at_ns, now + REFRESH_MIN_NS, now) || is_leaving())
+	if (timer_comes_by(refresh_at_ns, at_ns, now) || is_leaving())
 		return;
 	t = bpf_map_lookup_elem(&refresh_timer, &zero);
 	if (!t)
 		return;
-	refresh_at_ns = now + REFRESH_MIN_NS;
+	refresh_at_ns = at_ns;
+	bpf_timer_start(&t->timer, at_ns - now, 0);
+}
+
+static __always_inline void refresh_soon(u64 now)
+{
+	u64 at_ns = now + REFRESH_MIN_NS;
+
+	scales_stale = false;
+	refresh_wanted = true;
 	refresh_interval_ns = REFRESH_MIN_NS;
-	bpf_timer_start(&t->timer, REFRESH_MIN_NS, 0);
+	refresh_by(time_before_ns(at_ns, refresh_not_before_ns) ? refresh_not_before_ns : at_ns, now);
+}
+
+/* The scales have changed, or will have. That matters once a task waits. */
+static __always_inline void scales_change(u64 now)
+{
+	scales_stale = true;
+	refresh_by(now + REFRESH_MAX_NS, now);
+}
+
+/* A task waits for a CPU that another one has. */
+static __always_inline void scales_matter(u64 now)
+{
+	if (scales_stale)
+		refresh_soon(now);
 }
 
 /* A group has runnable tasks again: it counts among its siblings, and its ancestors count among theirs. */
@@ -143,7 +170,7 @@ COLD int activate(u32 group, u64 now)
 			break;
 		group = g->parent;
 	}
-	refresh_soon(now);
+	scales_change(now);
 	return 0;
 }
 
@@ -193,7 +220,7 @@ COLD int cpu_bound_in_group(struct task_state *t __arg_nonnull)
 	if (!t->stake)
 		not_cpu_bound_in_group(t);
 	else if (g && !g->has_cpu_bound && group != ROOT_GROUP)
-		refresh_soon(k_now());
+		scales_change(k_now());
 	return 0;
 }
 
@@ -388,11 +415,13 @@ COLD u32 refresh_all(u32 pass, u64 now)
 
 static int refresh(void *map, u32 *key, struct one_timer *t)
 {
-	u64 now = k_now(), began_ns = bpf_ktime_get_ns(), interval;
+	u64 now = k_now(), began_ns = bpf_ktime_get_ns(), interval, least;
 	u32 changes, word;
-	bool any = false;
+	bool any = false, wanted;
 
 	refresh_at_ns = 0;
+	wanted = refresh_wanted;
+	refresh_wanted = false;
 	refresh_all(PASS_COUNT, now);
 	changes = refresh_all(PASS_TELL, now);
 	changes += refresh_all(PASS_SCALE, now);
@@ -409,16 +438,19 @@ static int refresh(void *map, u32 *key, struct one_timer *t)
 	}
 	if (!any)
 		return 0;
-	interval = changes ? REFRESH_MIN_NS : min_u64(refresh_interval_ns * 2, REFRESH_MAX_NS);
 	/*
 	 * With thousands of active groups a refresh takes long, but it may take only a small part of the CPU's time. One that takes
 	 * long because the CPU was preempted meanwhile must not put the next one off by 32 times as much.
 	 */
-	interval = max_u64(interval, min_u64(REFRESH_PART * (bpf_ktime_get_ns() - began_ns), 2 * refresh_interval_ns));
-	interval = max_u64(interval, REFRESH_MIN_NS);
+	least = max_u64(min_u64(REFRESH_PART * (bpf_ktime_get_ns() - began_ns), 2 * refresh_least_ns), REFRESH_MIN_NS);
+	interval = changes && wanted ? REFRESH_MIN_NS : min_u64(refresh_interval_ns * 2, REFRESH_MAX_NS);
+	interval = max_u64(interval, least);
+	refresh_least_ns = least;
+	refresh_not_before_ns = now + least;
 	refresh_interval_ns = interval;
-	refresh_at_ns = now + interval;
-	bpf_timer_start(&t->timer, interval, 0);
+	if (changes)
+		scales_stale = true;
+	refresh_by(now + interval, now);
 	return 0;
 }
 

@@ -123,7 +123,8 @@ COLD int ask_for_task(u32 cpu)
 	if (own->curr_class != CLASS_NORMAL || !own->cpu_bound_tasks) {
 		own->vtime_known = false;
 	} else if (s->any_vtime) {
-		vtime = own->vtime_known ? vtime_caught_up(own->vtime, s->furthest, gives_all, own->cpu_bound_weight) : s->furthest;
+		vtime = own->vtime_known ? vtime_caught_up(own->vtime, s->furthest, gives_all, own->cpu_bound_weight, longest_request_ns(own)) :
+					  s->furthest;
 		/* A CPU that had no CPU-bound tasks has missed nothing. */
 		own->vtime = vtime;
 		own->vtime_known = true;
@@ -343,6 +344,7 @@ static __always_inline s32 push_task(struct task_struct *p, struct task_state *t
 		.excess = c->give_excess,
 		.behind_ns = c->give_behind,
 		.queue_weight = c->cpu_bound_weight,
+		.longest_ns = longest_request_ns(c),
 		.queue_tasks = c->cpu_bound_tasks,
 	};
 	s32 to = c->give_to;
@@ -359,7 +361,7 @@ static __always_inline s32 push_task(struct task_struct *p, struct task_state *t
 	evens_out = move_improves(t->weight, c->give_excess);
 	if (!evens_out && !rotates_away(&view))
 		return cpu;
-	needed = evens_out || missed_much(c->give_behind, c->cpu_bound_weight);
+	needed = evens_out || missed_much(c->give_behind, c->cpu_bound_weight, view.longest_ns);
 	if (k_is_pinned(p) || !k_allowed(p, to) || !side_may_move(t, cpu, to, needed))
 		return cpu;
 	c->give_to = -1;

@@ -32,6 +32,8 @@ static __always_inline void put_in_order(struct task_struct *p, struct task_stat
 
 	t->queued_at_ns = now;
 	waits_at(cpu);
+	if (c->curr_class != CLASS_NONE)
+		scales_matter(now);
 	if (t->class == CLASS_NORMAL && waits_too_long(ahead, weight, 8 * most_ns)) {
 		due = now + most_ns;
 		c->late_weight = weight;

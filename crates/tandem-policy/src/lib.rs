@@ -57,7 +57,7 @@ pub mod quota {
 pub mod balance {
     pub use crate::ffi::safe::{
         excess_weight, is_light, left_by_light, light_share, load_of, matters_for_turns, move_improves,
-        owed_after_move, rotates_away, settled_ns, settles_itself, vtime_caught_up,
+        owed_after_move, owed_max_ns, rotates_away, settled_ns, settles_itself, vtime_caught_up,
     };
 }
 
