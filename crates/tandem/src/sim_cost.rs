@@ -213,21 +213,25 @@ pub fn as_result(side: &Side) -> anyhow::Result<ExperimentResult> {
     }
     let arms: Vec<&str> = sizes.iter().map(|(_, _, name)| name.as_str()).collect();
     let mut result = ExperimentResult::new(side.experiment, Evidence::Model, arms[0], &arms, 1);
+    // In turn: what this computer does meanwhile, or how fast it is, shall not fall on one size.
+    let mut decisions = vec![0; sizes.len()];
+    for _ in 0..BOOK_REPEATS {
+        for ((cpus, groups, name), decisions) in sizes.iter().zip(&mut decisions) {
+            let watch = (side.measure)(*cpus, *groups)?;
+            result.metric_mut("time per decision", "ns", Better::Lower).push(name, watch.ns_per_decision());
+            result
+                .metric_mut("time per refresh of weights", "us", Better::Lower)
+                .push(name, watch.us_per_refresh());
+            *decisions = watch.decisions;
+        }
+    }
+    // Counted once, as nothing of it is random: too few samples for an interval, so that the ratio is a metric.
     let mut smallest = None;
-    for (cpus, groups, name) in &sizes {
-        let cost = side.measured(*cpus, *groups, BOOK_REPEATS, true)?;
-        for sample in cost.decision_ns {
-            result.metric_mut("time per decision", "ns", Better::Lower).push(name, sample);
-        }
-        for sample in cost.refresh_us {
-            result.metric_mut("time per refresh of weights", "us", Better::Lower).push(name, sample);
-        }
-        if let Some(count) = cost.instructions {
-            // Counted once, as nothing of it is random: too few samples for an interval, so that the ratio is a metric.
-            let ratio = count / *smallest.get_or_insert(count);
-            result.metric_mut("instructions per decision", "", Better::Lower).push(name, count);
-            result.metric_mut("instructions, over the smallest size", "", Better::Lower).push(name, ratio);
-        }
+    for ((cpus, groups, name), decisions) in sizes.iter().zip(decisions) {
+        let count = side.instructions(*cpus, *groups)? / decisions.max(1) as f64;
+        let ratio = count / *smallest.get_or_insert(count);
+        result.metric_mut("instructions per decision", "", Better::Lower).push(name, count);
+        result.metric_mut("instructions, over the smallest size", "", Better::Lower).push(name, ratio);
     }
     result.compute_ratios(false);
     Ok(result)
