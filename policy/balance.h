@@ -9,7 +9,7 @@
  * What no migration can even out (three equal tasks on two CPUs) is rotated. Every CPU has a global virtual
  * time (`vtime`), that of its CPU-bound tasks. It advances by their service / weight, like the virtual time V of a queue in
  * policy/eevdf.h, but is comparable between CPUs that are busy at the same time. A CPU whose global virtual time is ahead asks the one
-XX
+ * behind for a task. It gets a task as soon as that task would be behind by some requests (rotate_ns()).
  *
  * Service that a task misses on the slower CPU is not forgotten. A migration adds the difference of the two
  * global virtual times to what the task is owed. While the task is owed something, half of its run time is not

@@ -6,8 +6,8 @@
  * depth. In return it counts tasks that become runnable or stop being runnable, in a cell of its CPU (with more
  * than MAX_LOAD_CELLS CPUs several share a cell). The tree is walked only when a group becomes active that had
  * been quiet for milliseconds. A timer turns the cells into new scales: often while they change and tasks wait for a CPU, seldom while
- * nobody waits, for then no weight matters, and not at all while only the root has tasks. CPU-bound tasks are counted apart; they pay for what the light ones of their group take, which
- * these note in the record of the group that pays whenever they are charged.
+ * nobody waits, for then no weight matters, and not at all while only the root has tasks. CPU-bound tasks are counted apart; they pay
+ * for what the light ones of their group take, which these note in the record of the group that pays whenever they are charged.
  */
 #ifndef TANDEM_CORE_GROUPS_BPF_H
 #define TANDEM_CORE_GROUPS_BPF_H
@@ -84,8 +84,8 @@ u64 active_groups[NR_GROUP_WORDS];
 u32 nr_group_words;	/* beyond these all words are 0 */
 u64 refresh_at_ns;	/* when the armed timer fires; 0: not armed */
 u64 refresh_interval_ns;
-u64 refresh_not_before_ns;	/* REFRESH_PART */
-u64 refresh_least_ns;
+u64 refresh_not_before_ns;	/* when the next one may be, also if somebody asks for it */
+u64 refresh_least_ns;	/* so long after the last one: REFRESH_PART */
 bool scales_stale;	/* they have changed, and nobody has asked for a refresh since */
 bool refresh_wanted;	/* somebody has, since the last one */
 u32 nr_groups;

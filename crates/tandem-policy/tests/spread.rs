@@ -297,8 +297,10 @@ proptest! {
 
     #[test]
     fn what_is_owed_is_bounded_and_settled_in_part(owed in any::<i64>(), from in any::<u32>(), to in any::<u32>(), weight in 16u64..1 << 38, queue in 0u64..1 << 40, longest in any::<u64>(), ran in any::<u32>()) {
-        let owed = owed_after_move(owed, u64::from(from), u64::from(to), weight, queue, longest);
-        prop_assert!(owed.unsigned_abs() <= owed_max_ns(longest));
+        let moved = |longest| owed_after_move(owed, u64::from(from), u64::from(to), weight, queue, longest);
+        prop_assert!(moved(longest).unsigned_abs() <= owed_max_ns(longest));
+        let owed = moved(TURN_NS);
+        prop_assert!(owed.abs() <= 96_000_000);
         let settled = settled_ns(owed, u64::from(ran));
         prop_assert!(settled.abs() <= i64::from(ran) / 2 && settled.abs() <= owed.abs());
         prop_assert!(settled == 0 || (settled > 0) == (owed > 0));

@@ -21,20 +21,17 @@ const PROMPT: u32 = 8;
 
 /// A host with these pCPUs; `left_out`: what its VMs do without.
 fn machine(pcpus: usize, left_out: u32) -> Machine {
+    machine_of(3 * MS, pcpus, left_out)
+}
+
+/// The same with slices of this length.
+fn machine_of(request_ns: u64, pcpus: usize, left_out: u32) -> Machine {
     let hardware = Hardware { cores: pcpus, ..Hardware::default() };
     let mut machine = host(hardware.clone(), Costs::default(), &KernelSpec::recent(), 1);
     let techniques = Techniques { left_out, ..Techniques::default() };
     machine
-        .attach(0, &Settings { of_the_host: true, techniques, ..Settings::of(hardware) })
+        .attach(0, &Settings { of_the_host: true, techniques, request_ns, ..Settings::of(hardware) })
         .unwrap_or_else(|error| panic!("{error}"));
-    machine
-}
-
-/// The same with slices of this length.
-fn machine_of(request_ns: u64, pcpus: usize) -> Machine {
-    let hardware = Hardware { cores: pcpus, ..Hardware::default() };
-    let mut machine = host(hardware.clone(), Costs::default(), &KernelSpec::recent(), 1);
-    machine.attach(0, &Settings { of_the_host: true, request_ns, ..Settings::of(hardware) }).unwrap();
     machine
 }
 
@@ -482,12 +479,13 @@ fn whoever_was_alone_with_a_sleeper_shares_at_once_with_a_newcomer() {
     assert!((0.4..0.6).contains(&part), "{part} of what both had, {first} and {second}");
 }
 
-/// What no migration evens out is rotated, the more seldom the longer slices are, and what was missed meanwhile is made up for. Two VMs of one vCPU and one of three times their weight, which cannot use more than a pCPU; three alike.
+/// What no migration evens out is rotated, the more seldom the longer slices are, and what was missed meanwhile is made up for. Three VMs alike; two, and
+/// one of three times their weight, which cannot use more than a pCPU.
 #[test]
 fn three_share_two_pcpus_whatever_the_slice() {
     for request_ns in [MS, 3 * MS, 30 * MS, 90 * MS] {
         for (weights, fair) in [([100, 100, 100], [2.0 / 3.0; 3]), ([100, 100, 300], [0.5, 0.5, 1.0])] {
-            let mut m = machine_of(request_ns, 2);
+            let mut m = machine_of(request_ns, 2, 0);
             let vms = weights.map(|weight| {
                 let group = m.add_group(0, 0, &GroupSpec { weight, ..GroupSpec::default() });
                 busy_vm(&mut m, "three", 1, group)
@@ -514,13 +512,12 @@ fn three_share_two_pcpus_whatever_the_slice() {
 /// a millisecond or more, until it is owed a whole request. (Until that was so it was owed more than the limit of its lag, and missed 5 %.)
 #[test]
 fn naps_change_nothing_of_what_weights_say() {
-    // The lightest one of the last case has a hundredth of it, in bursts of 2 ms.
-    const LONG: u64 = 200 * S;
-    for (weights, nap_us, burst_us) in [
-        ([100, 100, 100], 100.0, 2_000.0),
-        ([100, 200, 400], 100.0, 2_000.0),
-        ([100, 200, 400], 20.0, 7_000.0),
-        ([100, 1000, 10_000], 20.0, 2_000.0),
+    for (weights, nap_us, burst_us, for_ns) in [
+        ([100, 100, 100], 100.0, 2_000.0, 20 * S),
+        ([100, 200, 400], 100.0, 2_000.0, 20 * S),
+        ([100, 200, 400], 20.0, 7_000.0, 20 * S),
+        // The lightest one has a hundredth of it, in bursts of 2 ms.
+        ([100, 1000, 10_000], 20.0, 2_000.0, 200 * S),
     ] {
         let mut m = machine(1, 0);
         let nap = Step::Sleep(Spread::Exponential { mean: nap_us });
@@ -532,8 +529,8 @@ fn naps_change_nothing_of_what_weights_say() {
             let group = m.add_group(0, 0, &GroupSpec { weight, ..GroupSpec::default() });
             vm(&mut m, "naps", 1, group, &program)[0]
         });
-        m.run(LONG, 10 * MOST).unwrap();
-        let part = |ns: u64| ns as f64 / LONG as f64;
+        m.run(for_ns, 10 * MOST).unwrap();
+        let part = |ns: u64| ns as f64 / for_ns as f64;
         let entitled = weights.map(|weight| weight as f64 / weights.iter().sum::<u64>() as f64);
         let asleep = vms.map(|vm| 1.0 - part(m.tasks[vm].ran_ns + m.tasks[vm].waited_ns));
         for (i, vm) in vms.into_iter().enumerate() {

@@ -49,6 +49,7 @@ pub fn find(experiment: &str) -> Option<&'static Side> {
 /// What was measured of a size.
 struct Cost {
     cpus: usize,
+    groups: usize,
     decisions: u64,
     /// Nanoseconds per decision, one sample for each repetition.
     decision_ns: Vec<f64>,
@@ -59,24 +60,45 @@ struct Cost {
 }
 
 impl Side {
-    fn measured(&self, cpus: usize, groups: usize, repeat: u32, instructions: bool) -> anyhow::Result<Cost> {
-        let mut cost =
-            Cost { cpus, decisions: 0, decision_ns: Vec::new(), refresh_us: Vec::new(), instructions: None };
+    /// Costs by size, (CPUs, groups). Sizes are measured in turn: what this computer does meanwhile, or how fast it is, shall not fall on one of them.
+    fn measured(
+        &self,
+        sizes: &[(usize, usize)],
+        repeat: u32,
+        instructions: bool,
+    ) -> anyhow::Result<Vec<Cost>> {
+        let new = |&(cpus, groups): &(usize, usize)| Cost {
+            cpus,
+            groups,
+            decisions: 0,
+            decision_ns: Vec::new(),
+            refresh_us: Vec::new(),
+            instructions: None,
+        };
+        let mut costs: Vec<Cost> = sizes.iter().map(new).collect();
         for _ in 0..repeat {
-            let watch = (self.measure)(cpus, groups)?;
-            cost.decision_ns.push(watch.ns_per_decision());
-            cost.refresh_us.push(watch.us_per_refresh());
-            cost.decisions = watch.decisions;
+            for cost in &mut costs {
+                let watch = (self.measure)(cost.cpus, cost.groups)?;
+                cost.decision_ns.push(watch.ns_per_decision());
+                cost.refresh_us.push(watch.us_per_refresh());
+                cost.decisions = watch.decisions;
+            }
         }
-        if instructions {
-            cost.instructions = Some(self.instructions(cpus, groups)? / cost.decisions.max(1) as f64);
+        for cost in costs.iter_mut().filter(|_| instructions) {
+            let count = self.instructions(cost.cpus, cost.groups)?;
+            cost.instructions = Some(count / cost.decisions.max(1) as f64);
         }
-        Ok(cost)
+        Ok(costs)
+    }
+
+    /// What a size is called in the evidence book.
+    fn name(&self, (cpus, groups): (usize, usize)) -> String {
+        format!("{cpus} {}, {groups} {}", self.cpus.0, self.groups.0)
     }
 
     /// Instructions of the scheduler in one measurement, which this program repeats under callgrind.
     fn instructions(&self, cpus: usize, groups: usize) -> anyhow::Result<f64> {
-        eprintln!("counting instructions: {cpus} {}, {groups} {}", self.cpus.0, self.groups.0);
+        eprintln!("counting instructions: {}", self.name((cpus, groups)));
         let folder = tempfile::tempdir().context("creating a folder for callgrind")?;
         let file = folder.path().join("callgrind.out");
         let mut command = callgrind();
@@ -171,19 +193,19 @@ pub fn show(
         side.groups.0, side.cpus.0, "decisions", "ns/decision", "us/refresh"
     );
     println!("{}", if instructions { format!(" {:>13} {ratio:>6}", "instructions") } else { String::new() });
-    for groups in side.groups.1.iter().copied().filter(|_| groups.is_none()).chain(groups) {
-        let mut rows = Vec::new();
-        for cpus in side.cpus.1.iter().copied().filter(|_| cpus.is_none()).chain(cpus) {
-            rows.push(side.measured(cpus, groups, repeat, instructions)?);
-        }
+    let all_groups = side.groups.1.iter().copied().filter(|_| groups.is_none()).chain(groups);
+    let all_cpus = || side.cpus.1.iter().copied().filter(|_| cpus.is_none()).chain(cpus);
+    let sizes: Vec<_> = all_groups.flat_map(|groups| all_cpus().map(move |cpus| (cpus, groups))).collect();
+    for rows in side.measured(&sizes, repeat, instructions)?.chunk_by(|a, b| a.groups == b.groups) {
         let compared = rows.iter().find(|row| row.cpus == side.compared);
-        for row in &rows {
+        for row in rows {
             let over = |value: f64, other: Option<f64>| {
                 other.map_or_else(String::new, |other| format!("{:.2}", value / other))
             };
             let (decision, refresh) = (least(&row.decision_ns), least(&row.refresh_us));
             print!(
-                "{groups:>7} {:>6} {:>11} {decision:>12.0} {:>6} {refresh:>12.1} {:>6}",
+                "{:>7} {:>6} {:>11} {decision:>12.0} {:>6} {refresh:>12.1} {:>6}",
+                row.groups,
                 row.cpus,
                 row.decisions,
                 over(decision, compared.map(|row| least(&row.decision_ns))),
@@ -207,31 +229,25 @@ pub fn as_result(side: &Side) -> anyhow::Result<ExperimentResult> {
     let first = side.groups.1.first().copied().unwrap_or(1);
     let mut sizes = Vec::new();
     for groups in ends(side.groups.1, first) {
-        for cpus in ends(side.cpus.1, side.compared) {
-            sizes.push((cpus, groups, format!("{cpus} {}, {groups} {}", side.cpus.0, side.groups.0)));
-        }
+        sizes.extend(ends(side.cpus.1, side.compared).map(|cpus| (cpus, groups)));
     }
-    let arms: Vec<&str> = sizes.iter().map(|(_, _, name)| name.as_str()).collect();
+    let names: Vec<String> = sizes.iter().map(|size| side.name(*size)).collect();
+    let arms: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut result = ExperimentResult::new(side.experiment, Evidence::Model, arms[0], &arms, 1);
-    // In turn: what this computer does meanwhile, or how fast it is, shall not fall on one size.
-    let mut decisions = vec![0; sizes.len()];
-    for _ in 0..BOOK_REPEATS {
-        for ((cpus, groups, name), decisions) in sizes.iter().zip(&mut decisions) {
-            let watch = (side.measure)(*cpus, *groups)?;
-            result.metric_mut("time per decision", "ns", Better::Lower).push(name, watch.ns_per_decision());
-            result
-                .metric_mut("time per refresh of weights", "us", Better::Lower)
-                .push(name, watch.us_per_refresh());
-            *decisions = watch.decisions;
-        }
-    }
-    // Counted once, as nothing of it is random: too few samples for an interval, so that the ratio is a metric.
     let mut smallest = None;
-    for ((cpus, groups, name), decisions) in sizes.iter().zip(decisions) {
-        let count = side.instructions(*cpus, *groups)? / decisions.max(1) as f64;
-        let ratio = count / *smallest.get_or_insert(count);
-        result.metric_mut("instructions per decision", "", Better::Lower).push(name, count);
-        result.metric_mut("instructions, over the smallest size", "", Better::Lower).push(name, ratio);
+    for (cost, name) in side.measured(&sizes, BOOK_REPEATS, true)?.into_iter().zip(arms) {
+        for sample in cost.decision_ns {
+            result.metric_mut("time per decision", "ns", Better::Lower).push(name, sample);
+        }
+        for sample in cost.refresh_us {
+            result.metric_mut("time per refresh of weights", "us", Better::Lower).push(name, sample);
+        }
+        if let Some(count) = cost.instructions {
+            // Counted once, as nothing of it is random: too few samples for an interval, so that the ratio is a metric.
+            let ratio = count / *smallest.get_or_insert(count);
+            result.metric_mut("instructions per decision", "", Better::Lower).push(name, count);
+            result.metric_mut("instructions, over the smallest size", "", Better::Lower).push(name, ratio);
+        }
     }
     result.compute_ratios(false);
     Ok(result)
