@@ -32,11 +32,11 @@
 #define TANDEM_ROTATE_REQUESTS 8
 /* Limit of what a task is owed, or owes, after migrations, in requests: 96 ms for a request of 3 ms. */
 #define TANDEM_OWED_REQUESTS 32
-/* Longer requests count as long as this. */
-#define TANDEM_REQUEST_MAX_NS (1000 * NSEC_PER_MSEC_)
+/* No request is longer: this only bounds the arithmetic. */
+#define TANDEM_REQUEST_MAX_NS (100 * NSEC_PER_MSEC_)
 
 /*
- * The request that both of the above are multiples of: the longest on the CPU. A task is rotated at the end of one, and misses as much
+ * The request that both of the above are multiples of: the longest of the CPU's CPU-bound tasks, whose slices have lately ended there. A task is rotated at the end of one, and misses as much
  * while another one has its own. Shorter requests than usual make no difference: a migration costs as much.
  */
 POLICY u64 balance_request_ns(u64 longest_ns)
@@ -132,7 +132,7 @@ struct rotation_view {
 	u64 excess;		/* weight by which the CPU is too heavy */
 	u64 behind_ns;		/* by which the CPU's global virtual time is behind */
 	u64 queue_weight;
-	u64 longest_ns;		/* request on the CPU */
+	u64 longest_ns;		/* request of the CPU's CPU-bound tasks */
 	u32 queue_tasks;
 };
 

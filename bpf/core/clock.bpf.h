@@ -8,7 +8,7 @@
 
 #include "state.bpf.h"
 
-/* The longest request, or bound of a deadline, on this CPU. */
+/* The longest request, or bound of a deadline, on this CPU since its queues were empty. */
 static __always_inline u64 longest_request_ns(const struct cpu_state *c)
 {
 	return max_u64(c->longest_ns, c->base_request_ns);

@@ -216,13 +216,26 @@ static __always_inline void give_back(struct task_state *t, u64 stake)
 	give_back_extras(t);
 }
 
+/* The longest request of the CPU-bound tasks that have lately run on this CPU. */
+static __always_inline u64 longest_cpu_bound_ns(const struct cpu_state *c)
+{
+	return max_u64(c->longest_cpu_bound_ns[0], c->longest_cpu_bound_ns[1]);
+}
+
+/* What a task has missed beside long requests is not forgotten where they are short. */
+COLD u64 longest_of_move(const struct task_state *t __arg_nonnull, const struct cpu_state *from __arg_nonnull,
+			 const struct cpu_state *to __arg_nonnull)
+{
+	return max_u64(t->request_ns, max_u64(longest_cpu_bound_ns(from), longest_cpu_bound_ns(to)));
+}
+
 /* Settle what a runnable task is owed after a migration. Requests for a task from either CPU are dropped. */
 static __always_inline void settle_move(struct task_state *t, struct cpu_state *from, struct cpu_state *to, u64 now)
 {
 	/* Without CPU-bound tasks the global virtual time of a CPU stands still. */
 	if (from->vtime_known && to->vtime_known && t->cpu_bound_stake && to->cpu_bound_tasks)
 		t->owed_ns = owed_after_move(t->owed_ns, vtime_now(from, now), vtime_now(to, now), t->weight,
-					      t->weight + to->cpu_bound_weight, lag_base_of(t->request_ns, longest_request_ns(to)));
+					      t->weight + to->cpu_bound_weight, longest_of_move(t, from, to));
 	from->give_to = -1;
 	to->give_to = -1;
 }

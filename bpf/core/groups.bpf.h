@@ -115,35 +115,46 @@ static __always_inline bool timer_comes_by(u64 armed_ns, u64 at_ns, u64 now)
 	return armed_ns && !time_before_ns(at_ns, armed_ns) && time_before_ns(now, armed_ns + TIMER_LOST_NS);
 }
 
-static __always_inline void refresh_by(u64 at_ns, u64 now)
+/* Returns whether a refresh comes by then, or as soon as one may be. Not if another CPU is just arming the timer for later. */
+static __always_inline bool refresh_by(u64 at_ns, u64 now)
 {
+	u64 armed_ns = refresh_at_ns;
 	u32 zero = 0;
 	struct one_timer *t;
 
-	if (timer_comes_by(refresh_at_ns, at_ns, now) || is_leaving())
-		return;
+	if (time_before_ns(at_ns, refresh_not_before_ns))
+		at_ns = refresh_not_before_ns;
+	if (timer_comes_by(armed_ns, at_ns, now))
+		return true;
 	t = bpf_map_lookup_elem(&refresh_timer, &zero);
-	if (!t)
-		return;
-	refresh_at_ns = at_ns;
+	if (!t || __sync_val_compare_and_swap(&refresh_at_ns, armed_ns, at_ns) != armed_ns)
+		return false;
 	bpf_timer_start(&t->timer, at_ns - now, 0);
+	return true;
 }
 
+/* From a CPU that goes offline no timer is started: the next task that waits elsewhere asks. */
 static __always_inline void refresh_soon(u64 now)
 {
-	u64 at_ns = now + REFRESH_MIN_NS;
-
-	scales_stale = false;
-	refresh_wanted = true;
-	refresh_interval_ns = REFRESH_MIN_NS;
-	refresh_by(time_before_ns(at_ns, refresh_not_before_ns) ? refresh_not_before_ns : at_ns, now);
+	if (is_leaving()) {
+		scales_stale = true;
+		return;
+	}
+	/* All CPUs read these. */
+	if (!refresh_wanted)
+		refresh_wanted = true;
+	if (refresh_interval_ns != REFRESH_MIN_NS)
+		refresh_interval_ns = REFRESH_MIN_NS;
+	if (refresh_by(now + REFRESH_MIN_NS, now) && scales_stale)
+		scales_stale = false;
 }
 
 /* The scales have changed, or will have. That matters once a task waits. */
 static __always_inline void scales_change(u64 now)
 {
 	scales_stale = true;
-	refresh_by(now + REFRESH_MAX_NS, now);
+	if (!is_leaving())
+		refresh_by(now + REFRESH_MAX_NS, now);
 }
 
 /* A task waits for a CPU that another one has. */
@@ -419,9 +430,12 @@ static int refresh(void *map, u32 *key, struct one_timer *t)
 	u32 changes, word;
 	bool any = false, wanted;
 
+	/* For those who ask while this one is under way. */
+	refresh_not_before_ns = now + refresh_least_ns;
 	refresh_at_ns = 0;
 	wanted = refresh_wanted;
 	refresh_wanted = false;
+	scales_stale = false;
 	refresh_all(PASS_COUNT, now);
 	changes = refresh_all(PASS_TELL, now);
 	changes += refresh_all(PASS_SCALE, now);
@@ -448,7 +462,8 @@ static int refresh(void *map, u32 *key, struct one_timer *t)
 	refresh_least_ns = least;
 	refresh_not_before_ns = now + least;
 	refresh_interval_ns = interval;
-	if (changes)
+	/* A CPU that goes offline hands its timers over. Should this one be lost nevertheless, the next task that waits asks. */
+	if (changes || is_leaving())
 		scales_stale = true;
 	refresh_by(now + interval, now);
 	return 0;

@@ -64,6 +64,7 @@ struct surroundings {
 	u64 excess;		/* weight by which `heaviest` is too heavy */
 	u64 slow_excess;	/* weight by which `slowest` is too heavy, which has the least global virtual time of those that are */
 	u64 slow_vtime;
+	u64 longest_ns;		/* longest request of any CPU-bound task on them, or on this one */
 	u32 measures;		/* number of CPUs in `loads` */
 	u32 any_vtime;
 	s32 heaviest;
@@ -120,6 +121,8 @@ struct cpu_state {
 	u64 pull_excess;	/* weight by which pull_from is heavier than this CPU */
 	s32 pull_from;		/* CPU from which this one pulls waiting tasks; -1: none */
 	struct surroundings look;
+	u64 longest_cpu_bound_ns[2];	/* longest request of a CPU-bound task whose slice ended: in this window; in the one before */
+	u64 window_since_ns;
 	u64 lightest[2];	/* least weight whose slice ended: since the last scan; between the two before */
 	u64 last_weight;	/* of the task whose slice ended last */
 	s64 last_owed;		/* and what it was owed */

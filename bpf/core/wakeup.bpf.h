@@ -25,7 +25,7 @@ static __always_inline bool preempts_current(struct task_struct *p, struct task_
 		ran = ~0ULL;
 	lead = curr_lead(c, now);
 	owed_ns = lag_of(clock_now(c, class_index(t->class), now), t->v, t->weight, lag_base(t, c));
-	if (!(prompt && ran == ~0ULL) && !owed_preempts(owed_ns, lead, c->base_request_ns) &&
+	if (!(prompt && ran == ~0ULL) && !owed_preempts(owed_ns, lead, max_u64(t->base_ns, c->base_request_ns)) &&
 	    !wakeup_preempts(deadline, curr_deadline_now(c, now), lead, ran, burst, c->base_request_ns))
 		return false;
 	count_task(CNT_PREEMPTED, p->pid);

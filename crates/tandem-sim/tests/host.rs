@@ -507,6 +507,50 @@ fn three_share_two_pcpus_whatever_the_slice() {
     }
 }
 
+/// A CPU-bound task of the host, in a group of its own.
+fn busy_task(m: &mut Machine, slice_ns: u64, program: Program) -> usize {
+    let group = m.add_group(0, 0, &GroupSpec::default());
+    m.add_task(0, &TaskSpec { group, slice_ns: Some(slice_ns), ..TaskSpec::new("busy", program) }, 1)
+}
+
+fn pushed(m: &mut Machine) -> u64 {
+    m.worlds[0].policy.as_mut().and_then(|policy| policy.counter(c"lb_pushed")).unwrap()
+}
+
+/// Where one has long slices the others wait for longer until they are rotated. What they missed is not forgotten on a pCPU where slices are short.
+#[test]
+fn three_share_two_pcpus_with_different_slices() {
+    for slices_ms in [[90, 3, 3], [90, 90, 3], [100, 30, 1]] {
+        let mut m = machine(2, 0);
+        let tasks = slices_ms.map(|ms| busy_task(&mut m, ms * MS, Program::cpu_bound(1000.0)));
+        m.run(60 * S, MOST).unwrap();
+        for task in tasks {
+            let part = ran(&m, &[task]) / (60 * S) as f64 * 1.5;
+            assert!((part - 1.0).abs() < 0.03, "{slices_ms:?}: {part} of its part");
+        }
+    }
+}
+
+/// Once the one with long slices sleeps, rotation goes by the slices of those that are left, though their queues are never empty.
+#[test]
+fn long_slices_matter_for_as_long_as_they_are_there() {
+    let moves_with = |slice_ns| {
+        let mut m = machine(2, 0);
+        for _ in 0..3 {
+            busy_task(&mut m, 3 * MS, Program::cpu_bound(1000.0));
+        }
+        let leaves =
+            vec![Step::Run(Spread::Constant { mean: 5e6 }), Step::Sleep(Spread::Constant { mean: 1e9 })];
+        busy_task(&mut m, slice_ns, Program { steps: leaves, ..Program::cpu_bound(1000.0) });
+        m.run(20 * S, MOST).unwrap();
+        let before = pushed(&mut m);
+        m.run(60 * S, MOST).unwrap();
+        pushed(&mut m) - before
+    };
+    let (long, short) = (moves_with(100 * MS), moves_with(3 * MS));
+    assert!(short > 100 && long > short * 9 / 10, "{long} moves in 40 s, {short} if it had short slices");
+}
+
 /// A nap, however short, is a chance to be forgiven something, or to be charged it twice. What a VM is entitled to while all are awake is its weight's
 /// part; while one of them sleeps the others have its. Whoever runs meanwhile is not preempted at once: after each nap the heaviest one waits for half
 /// a millisecond or more, until it is owed a whole request. (Until that was so it was owed more than the limit of its lag, and missed 5 %.)
