@@ -305,7 +305,7 @@ POLICY bool wakeup_preempts(u64 wakee_deadline, u64 curr_deadline, s64 curr_lead
  * Does a waking task that is owed so much preempt the current one, which is `curr_lead` ahead of V, however shortly that
  * one has run? A heavy task that naps would wait for a while after each nap, and what it is owed beyond the limit of its
  * lag is forgotten. (EEVDF keeps none that is ahead. A whole request is at stake here, so switches are few.) `request_ns`:
- * its own base request, or that of the queue if it is longer.
+ * its own, or the base request of the queue if that is longer.
  */
 POLICY bool owed_preempts(s64 owed_ns, s64 curr_lead, u64 request_ns)
 {

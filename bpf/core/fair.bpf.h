@@ -216,17 +216,37 @@ static __always_inline void give_back(struct task_state *t, u64 stake)
 	give_back_extras(t);
 }
 
-/* The longest request of the CPU-bound tasks that have lately run on this CPU. */
-static __always_inline u64 longest_cpu_bound_ns(const struct cpu_state *c)
+/* A request counts as the longest of a CPU's CPU-bound tasks until one or two of these windows after its end. */
+#define LONGEST_WINDOW_NS (2000 * NSEC_PER_MSEC_)
+
+/* A request of a CPU-bound task has come to its end on this CPU. */
+static __always_inline void note_request(const struct task_state *t, struct cpu_state *c, u64 now)
 {
-	return max_u64(c->longest_cpu_bound_ns[0], c->longest_cpu_bound_ns[1]);
+	u64 since = now - c->window_since_ns;
+
+	if (since >= LONGEST_WINDOW_NS) {
+		c->longest_cpu_bound_ns[1] = since < 2 * LONGEST_WINDOW_NS ? c->longest_cpu_bound_ns[0] : 0;
+		c->longest_cpu_bound_ns[0] = 0;
+		c->window_since_ns = now;
+	}
+	c->longest_cpu_bound_ns[0] = max_u64(c->longest_cpu_bound_ns[0], t->request_ns);
+}
+
+/* The longest request of the CPU-bound tasks whose requests have lately ended on this CPU; it may not have run any for long. */
+static __always_inline u64 longest_cpu_bound_ns(const struct cpu_state *c, u64 now)
+{
+	u64 since = sub_floor_u64(now, c->window_since_ns);
+
+	if (since >= 2 * LONGEST_WINDOW_NS)
+		return 0;
+	return max_u64(c->longest_cpu_bound_ns[0], since < LONGEST_WINDOW_NS ? c->longest_cpu_bound_ns[1] : 0);
 }
 
 /* What a task has missed beside long requests is not forgotten where they are short. */
 COLD u64 longest_of_move(const struct task_state *t __arg_nonnull, const struct cpu_state *from __arg_nonnull,
-			 const struct cpu_state *to __arg_nonnull)
+			 const struct cpu_state *to __arg_nonnull, u64 now)
 {
-	return max_u64(t->request_ns, max_u64(longest_cpu_bound_ns(from), longest_cpu_bound_ns(to)));
+	return max_u64(t->request_ns, max_u64(longest_cpu_bound_ns(from, now), longest_cpu_bound_ns(to, now)));
 }
 
 /* Settle what a runnable task is owed after a migration. Requests for a task from either CPU are dropped. */
@@ -235,7 +255,7 @@ static __always_inline void settle_move(struct task_state *t, struct cpu_state *
 	/* Without CPU-bound tasks the global virtual time of a CPU stands still. */
 	if (from->vtime_known && to->vtime_known && t->cpu_bound_stake && to->cpu_bound_tasks)
 		t->owed_ns = owed_after_move(t->owed_ns, vtime_now(from, now), vtime_now(to, now), t->weight,
-					      t->weight + to->cpu_bound_weight, longest_of_move(t, from, to));
+					      t->weight + to->cpu_bound_weight, longest_of_move(t, from, to, now));
 	from->give_to = -1;
 	to->give_to = -1;
 }

@@ -115,38 +115,54 @@ static __always_inline bool timer_comes_by(u64 armed_ns, u64 at_ns, u64 now)
 	return armed_ns && !time_before_ns(at_ns, armed_ns) && time_before_ns(now, armed_ns + TIMER_LOST_NS);
 }
 
-/* Returns whether a refresh comes by then, or as soon as one may be. Not if another CPU is just arming the timer for later. */
-static __always_inline bool refresh_by(u64 at_ns, u64 now)
+static __always_inline u64 ns_until(u64 at_ns, u64 now)
 {
-	u64 armed_ns = refresh_at_ns;
-	u32 zero = 0;
-	struct one_timer *t;
+	return time_before_ns(now, at_ns) ? at_ns - now : 0;
+}
 
-	if (time_before_ns(at_ns, refresh_not_before_ns))
-		at_ns = refresh_not_before_ns;
-	if (timer_comes_by(armed_ns, at_ns, now))
-		return true;
+/* The timer, which is armed for `armed_ns` (0: not armed), is armed for `at_ns`. Not if another CPU arms it meanwhile, or if the kernel cannot. */
+COLD int arm_refresh(u64 armed_ns, u64 at_ns, u64 now)
+{
+	struct one_timer *t;
+	u32 zero = 0;
+
 	t = bpf_map_lookup_elem(&refresh_timer, &zero);
 	if (!t || __sync_val_compare_and_swap(&refresh_at_ns, armed_ns, at_ns) != armed_ns)
 		return false;
-	bpf_timer_start(&t->timer, at_ns - now, 0);
+	if (bpf_timer_start(&t->timer, ns_until(at_ns, now), 0)) {
+		__sync_val_compare_and_swap(&refresh_at_ns, at_ns, 0);
+		return false;
+	}
+	/* Another CPU may have armed it for an earlier time since, and have started it before this one did. */
+	armed_ns = refresh_at_ns;
+	if (armed_ns && armed_ns != at_ns)
+		bpf_timer_start(&t->timer, ns_until(armed_ns, now), 0);
 	return true;
+}
+
+/* Returns whether a refresh comes by then, or as soon as one may be. */
+static __always_inline bool refresh_by(u64 at_ns, u64 now)
+{
+	u64 armed_ns = refresh_at_ns, not_before_ns = refresh_not_before_ns;
+
+	if (time_before_ns(at_ns, not_before_ns))
+		at_ns = not_before_ns;
+	return timer_comes_by(armed_ns, at_ns, now) || arm_refresh(armed_ns, at_ns, now);
 }
 
 /* From a CPU that goes offline no timer is started: the next task that waits elsewhere asks. */
 static __always_inline void refresh_soon(u64 now)
 {
-	if (is_leaving()) {
-		scales_stale = true;
-		return;
-	}
-	/* All CPUs read these. */
+	bool asks;
+
+	/* All CPUs read these: they are not written for nothing. */
 	if (!refresh_wanted)
 		refresh_wanted = true;
 	if (refresh_interval_ns != REFRESH_MIN_NS)
 		refresh_interval_ns = REFRESH_MIN_NS;
-	if (refresh_by(now + REFRESH_MIN_NS, now) && scales_stale)
-		scales_stale = false;
+	asks = is_leaving() || !refresh_by(now + REFRESH_MIN_NS, now);
+	if (scales_stale != asks)
+		scales_stale = asks;
 }
 
 /* The scales have changed, or will have. That matters once a task waits. */
@@ -426,13 +442,13 @@ COLD u32 refresh_all(u32 pass, u64 now)
 
 static int refresh(void *map, u32 *key, struct one_timer *t)
 {
-	u64 now = k_now(), began_ns = bpf_ktime_get_ns(), interval, least;
+	u64 now = k_now(), began_ns = bpf_ktime_get_ns(), interval, least, armed_ns, at_ns;
 	u32 changes, word;
 	bool any = false, wanted;
 
 	/* For those who ask while this one is under way. */
 	refresh_not_before_ns = now + refresh_least_ns;
-	refresh_at_ns = 0;
+	__sync_lock_test_and_set(&refresh_at_ns, 0);
 	wanted = refresh_wanted;
 	refresh_wanted = false;
 	scales_stale = false;
@@ -462,10 +478,14 @@ static int refresh(void *map, u32 *key, struct one_timer *t)
 	refresh_least_ns = least;
 	refresh_not_before_ns = now + least;
 	refresh_interval_ns = interval;
-	/* A CPU that goes offline hands its timers over. Should this one be lost nevertheless, the next task that waits asks. */
-	if (changes || is_leaving())
+	/* Somebody may have asked meanwhile for an earlier one than may be. A CPU that goes offline hands its timers over. */
+	armed_ns = refresh_at_ns;
+	at_ns = armed_ns ? armed_ns : now + interval;
+	if (time_before_ns(at_ns, refresh_not_before_ns))
+		at_ns = refresh_not_before_ns;
+	/* Should the timer not come, the next task that waits asks. */
+	if ((at_ns != armed_ns && !arm_refresh(armed_ns, at_ns, now)) || changes || is_leaving())
 		scales_stale = true;
-	refresh_by(now + interval, now);
 	return 0;
 }
 

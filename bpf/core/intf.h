@@ -121,7 +121,7 @@ struct cpu_state {
 	u64 pull_excess;	/* weight by which pull_from is heavier than this CPU */
 	s32 pull_from;		/* CPU from which this one pulls waiting tasks; -1: none */
 	struct surroundings look;
-	u64 longest_cpu_bound_ns[2];	/* longest request of a CPU-bound task whose slice ended: in this window; in the one before */
+	u64 longest_cpu_bound_ns[2];	/* longest request of a CPU-bound task that ended: in this window; in the one before */
 	u64 window_since_ns;
 	u64 lightest[2];	/* least weight whose slice ended: since the last scan; between the two before */
 	u64 last_weight;	/* of the task whose slice ended last */

@@ -74,10 +74,13 @@ static __always_inline bool is_first(struct task_struct *prev, struct task_state
 	u64 first;
 
 	reweigh(t, c);
-	if (request_done(t, c))
+	if (request_done(t, c)) {
+		if (t->cpu_bound_stake)
+			note_request(t, c, k_now());
 		renew_request(t, c);
-	else if (!prev->scx.slice)
+	} else if (!prev->scx.slice) {
 		count(c, CNT_REGRANTED);
+	}
 	move_deadline(t);
 	show_deadline(t, c);
 	return !k_peek_key(queue_of(cpu, t->class), &first) || !time_before_ns(first, t->deadline);

@@ -12,8 +12,6 @@
 
 /* Waiting tasks that are checked at a time. */
 #define EVEN_LOOK 8
-/* A request counts as the longest of a CPU's CPU-bound tasks until one or two of these windows after the end of its slice. */
-#define LONGEST_WINDOW_NS (1000 * NSEC_PER_MSEC_)
 
 static __always_inline u32 capacity_left(const struct cpu_state *c, u64 now)
 {
@@ -49,7 +47,7 @@ COLD int scan_at(u32 cpu, u32 other, u64 now)
 		s->furthest = vtime;
 		s->any_vtime = 1;
 	}
-	s->longest_ns = max_u64(s->longest_ns, longest_cpu_bound_ns(c));
+	s->longest_ns = max_u64(s->longest_ns, longest_cpu_bound_ns(c, now));
 	if (!too_many)
 		return 0;
 	excess = excess_weight(c->cpu_bound_weight, capacity_left(c, now), s->own_weight, capacity_left(own, now));
@@ -75,7 +73,7 @@ static __always_inline void scan_others(struct cpu_state *own, u32 cpu, u64 now)
 	__builtin_memset(s, 0, sizeof(*s));
 	s->heaviest = -1;
 	s->slowest = -1;
-	s->longest_ns = longest_cpu_bound_ns(own);
+	s->longest_ns = longest_cpu_bound_ns(own, now);
 	s->own_load = load_of(own->cpu_bound_weight, capacity_left(own, now));
 	s->own_weight = own->cpu_bound_weight;
 	bpf_for(i, 0, nr_scanned()) {
@@ -325,11 +323,6 @@ static __always_inline bool balance_tick(struct cpu_state *c, s32 cpu, u64 now)
 		count_waiting_cpu_bound(cpu);
 	c->lightest[1] = c->lightest[0];
 	c->lightest[0] = ~0ULL;
-	if (now - c->window_since_ns >= LONGEST_WINDOW_NS) {
-		c->window_since_ns = now;
-		c->longest_cpu_bound_ns[1] = c->longest_cpu_bound_ns[0];
-		c->longest_cpu_bound_ns[0] = 0;
-	}
 	return ask_for_task(cpu);
 }
 
@@ -353,7 +346,7 @@ static __always_inline s32 push_task(struct task_struct *p, struct task_state *t
 		.excess = c->give_excess,
 		.behind_ns = c->give_behind,
 		.queue_weight = c->cpu_bound_weight,
-		.longest_ns = longest_cpu_bound_ns(c),
+		.longest_ns = longest_cpu_bound_ns(c, now),
 		.queue_tasks = c->cpu_bound_tasks,
 	};
 	s32 to = c->give_to;
@@ -363,7 +356,7 @@ static __always_inline s32 push_task(struct task_struct *p, struct task_state *t
 		return cpu;
 	c->last_weight = t->weight;
 	c->last_owed = t->owed_ns;
-	c->longest_cpu_bound_ns[0] = max_u64(c->longest_cpu_bound_ns[0], t->request_ns);
+	note_request(t, c, now);
 	if (!asked(c, now))
 		return cpu;
 	if (matters_for_turns(t->weight, c->give_excess))

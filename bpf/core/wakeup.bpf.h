@@ -14,6 +14,7 @@ static __always_inline bool preempts_current(struct task_struct *p, struct task_
 					     bool prompt, u64 now)
 {
 	u64 burst, deadline, ran = sub_floor_u64(now, c->curr_since_ns);
+	u64 request_ns = lag_base(t, c);
 	s64 owed_ns, lead;
 
 	if (!(enq_flags & SCX_ENQ_WAKEUP) || t->class != c->curr_class || k_is_batch(p))
@@ -24,8 +25,8 @@ static __always_inline bool preempts_current(struct task_struct *p, struct task_
 	if (at_once && burst >= long_burst_ns(c->base_request_ns))
 		ran = ~0ULL;
 	lead = curr_lead(c, now);
-	owed_ns = lag_of(clock_now(c, class_index(t->class), now), t->v, t->weight, lag_base(t, c));
-	if (!(prompt && ran == ~0ULL) && !owed_preempts(owed_ns, lead, max_u64(t->base_ns, c->base_request_ns)) &&
+	owed_ns = lag_of(clock_now(c, class_index(t->class), now), t->v, t->weight, request_ns);
+	if (!(prompt && ran == ~0ULL) && !owed_preempts(owed_ns, lead, request_ns) &&
 	    !wakeup_preempts(deadline, curr_deadline_now(c, now), lead, ran, burst, c->base_request_ns))
 		return false;
 	count_task(CNT_PREEMPTED, p->pid);
