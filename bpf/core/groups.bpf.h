@@ -480,7 +480,9 @@ static int refresh(void *map, u32 *key, struct one_timer *t)
 	refresh_interval_ns = interval;
 	/* Somebody may have asked meanwhile for an earlier one than may be. A CPU that goes offline hands its timers over. */
 	armed_ns = refresh_at_ns;
-	at_ns = armed_ns ? armed_ns : now + interval;
+	at_ns = now + interval;
+	if (armed_ns && time_before_ns(armed_ns, at_ns))
+		at_ns = armed_ns;
 	if (time_before_ns(at_ns, refresh_not_before_ns))
 		at_ns = refresh_not_before_ns;
 	/* Should the timer not come, the next task that waits asks. */

@@ -78,4 +78,21 @@ u64 sim_quota_timer_at(void)
 	return quota_timer_at_ns;
 }
 
+/* When the timer of the groups' scales fires; 0: it is not armed. */
+u64 sim_refresh_timer_at(void)
+{
+	return refresh_at_ns;
+}
+
+/* Are groups active beside the root, whose scales the next task that waits does not ask for? Then the timer has to come. */
+bool sim_refresh_must_come(void)
+{
+	u32 word;
+
+	for (word = 0; word < nr_group_words; word++)
+		if (active_groups[word] & ~(word ? 0ULL : 1ULL))
+			return !scales_stale;
+	return false;
+}
+
 #endif

@@ -162,6 +162,46 @@ impl Snapshot {
     }
 }
 
+/// What only vCPUs have: of one in an interval, or of all of a VM together.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OfVcpus {
+    /// Steal as the guest reads it, percent of the interval; of several: the mean.
+    pub steal_pct: f64,
+    /// From an interrupt that found its vCPU not running to running.
+    pub interrupt_to_run: Times,
+    /// Each wait for a CPU.
+    pub ready: Times,
+    /// Interrupts per second, all and those that found their vCPU not running.
+    pub interrupts_per_s: [f64; 2],
+    /// Halts per second, all and those that ended while KVM still polled.
+    pub halts_per_s: [f64; 2],
+    /// Exits per second by class.
+    pub exits_per_s: BTreeMap<&'static str, f64>,
+}
+
+impl OfVcpus {
+    fn new(vcpus: &[&Thread], interval_ns: f64) -> Self {
+        let per_s = |events: u64| events as f64 / (interval_ns / 1e9);
+        let sum = |of: fn(&Thread) -> u64| vcpus.iter().map(|thread| of(thread)).sum::<u64>();
+        let all = |of: fn(&Thread) -> &Times| {
+            vcpus.iter().fold(Times::default(), |sum, thread| sum.with(of(thread)))
+        };
+        let exits = |class: usize| per_s(vcpus.iter().map(|thread| thread.exits[class]).sum());
+        let classes = EXITS.iter().enumerate().map(|(class, name)| (*name, exits(class)));
+        Self {
+            steal_pct: sum(|thread| thread.steal_ns) as f64 / interval_ns * 100.0 / vcpus.len().max(1) as f64,
+            interrupt_to_run: all(|thread| &thread.to_run),
+            ready: all(|thread| &thread.ready),
+            interrupts_per_s: [
+                per_s(sum(|thread| thread.interrupts)),
+                per_s(sum(|thread| thread.interrupts_off)),
+            ],
+            halts_per_s: [exits(intf::exit_class_EXIT_HALT as usize), per_s(sum(|thread| thread.polls_won))],
+            exits_per_s: classes.filter(|(_, rate)| *rate > 0.0).collect(),
+        }
+    }
+}
+
 /// A vCPU, or the other threads of a VM together, in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Part {
@@ -179,6 +219,9 @@ pub struct Part {
     pub preemptions_per_s: f64,
     /// It became runnable, per second.
     pub wakeups_per_s: f64,
+    /// Of a vCPU.
+    #[serde(flatten)]
+    pub of_vcpu: Option<OfVcpus>,
 }
 
 /// A VM in an interval.
@@ -199,18 +242,9 @@ pub struct VmReport {
     pub ready_pct: f64,
     /// The same of its other threads together, percent.
     pub vmm_ready_pct: f64,
-    /// Steal as its guest reads it, mean over its vCPUs, percent of the interval.
-    pub steal_pct: f64,
-    /// From an interrupt that found its vCPU not running to running.
-    pub interrupt_to_run: Times,
-    /// Each wait for a CPU of a vCPU.
-    pub ready: Times,
-    /// Interrupts per second, all and those that found their vCPU not running.
-    pub interrupts_per_s: [f64; 2],
-    /// Halts per second, all and those that ended while KVM still polled.
-    pub halts_per_s: [f64; 2],
-    /// Exits per second by class.
-    pub exits_per_s: BTreeMap<&'static str, f64>,
+    /// Of all its vCPUs together.
+    #[serde(flatten)]
+    pub of_vcpus: OfVcpus,
     /// Who ran while its vCPUs waited, percent of one pCPU, most first.
     pub taken_by_pct: Vec<(String, f64)>,
     /// Each vCPU.
@@ -300,62 +334,45 @@ fn report_of(
     interval_ns: f64,
     taken_by_pct: Vec<(String, f64)>,
 ) -> VmReport {
-    let is_vcpu = |thread: &&(u32, Thread)| thread.1.role == Role::Vcpu;
-    let mut vcpus: Vec<&(u32, Thread)> = threads.iter().filter(is_vcpu).collect();
+    let mut vcpus: Vec<(u32, &Thread)> = threads
+        .iter()
+        .filter(|(_, thread)| thread.role == Role::Vcpu)
+        .map(|(tid, thread)| (*tid, thread))
+        .collect();
     vcpus.sort_by_key(|(_, thread)| thread.index);
     let others: Vec<&Thread> =
-        threads.iter().filter(|thread| !is_vcpu(thread)).map(|(_, thread)| thread).collect();
-    let count = vcpus.len().max(1) as f64;
-    let pct = |ns: u64| ns as f64 / interval_ns * 100.0;
-    let per_s = |events: u64| events as f64 / (interval_ns / 1e9);
-    let sum = |of: fn(&Thread) -> u64| vcpus.iter().map(|(_, thread)| of(thread)).sum::<u64>();
-    let part = |vcpu, tid, threads: &[&Thread]| {
+        threads.iter().map(|(_, thread)| thread).filter(|thread| thread.role != Role::Vcpu).collect();
+    let part = |vcpu: Option<(u32, u32)>, threads: &[&Thread]| {
         let sum = |of: fn(&Thread) -> u64| threads.iter().map(|thread| of(thread)).sum::<u64>();
+        let pct = |ns: u64| ns as f64 / interval_ns * 100.0;
+        let per_s = |events: u64| events as f64 / (interval_ns / 1e9);
         Part {
-            vcpu,
-            tid,
+            vcpu: vcpu.map(|(index, _)| index),
+            tid: vcpu.map(|(_, tid)| tid),
             run_pct: pct(sum(|thread| thread.run_ns)),
             ready_pct: pct(sum(|thread| thread.ready_ns)),
             preemptions_per_s: per_s(sum(|thread| thread.preemptions)),
             wakeups_per_s: per_s(sum(|thread| thread.wakeups)),
+            of_vcpu: vcpu.map(|_| OfVcpus::new(threads, interval_ns)),
         }
     };
     let mut parts: Vec<Part> =
-        vcpus.iter().map(|(tid, thread)| part(Some(thread.index), Some(*tid), &[thread])).collect();
-    let rest = part(None, None, &others);
+        vcpus.iter().map(|(tid, thread)| part(Some((thread.index, *tid)), &[*thread])).collect();
+    let rest = part(None, &others);
     if !others.is_empty() {
         parts.push(rest.clone());
     }
-    let all = |of: fn(&Thread) -> &Times| {
-        vcpus.iter().fold(Times::default(), |sum, (_, thread)| sum.with(of(thread)))
-    };
+    let vcpus: Vec<&Thread> = vcpus.into_iter().map(|(_, thread)| thread).collect();
+    let all = part(None, &vcpus);
     VmReport {
         label,
         pid,
         vcpus: vcpus.len(),
-        run_pct: pct(sum(|thread| thread.run_ns)),
+        run_pct: all.run_pct,
         vmm_run_pct: rest.run_pct,
-        ready_pct: pct(sum(|thread| thread.ready_ns)) / count,
+        ready_pct: all.ready_pct / vcpus.len().max(1) as f64,
         vmm_ready_pct: rest.ready_pct,
-        steal_pct: pct(sum(|thread| thread.steal_ns)) / count,
-        interrupt_to_run: all(|thread| &thread.to_run),
-        ready: all(|thread| &thread.ready),
-        interrupts_per_s: [
-            per_s(sum(|thread| thread.interrupts)),
-            per_s(sum(|thread| thread.interrupts_off)),
-        ],
-        halts_per_s: [
-            per_s(sum(|thread| thread.exits[intf::exit_class_EXIT_HALT as usize])),
-            per_s(sum(|thread| thread.polls_won)),
-        ],
-        exits_per_s: EXITS
-            .iter()
-            .enumerate()
-            .map(|(class, name)| {
-                (*name, per_s(vcpus.iter().map(|(_, thread)| thread.exits[class]).sum::<u64>()))
-            })
-            .filter(|(_, rate)| *rate > 0.0)
-            .collect(),
+        of_vcpus: OfVcpus::new(&vcpus, interval_ns),
         taken_by_pct,
         parts,
     }
@@ -418,6 +435,27 @@ pub(crate) mod tests {
         assert_eq!(vm.taken_by_pct, [("vm20".to_owned(), 40.0), ("host".to_owned(), 10.0)]);
         let vcpus: Vec<Option<u32>> = vm.parts.iter().map(|part| part.vcpu).collect();
         assert_eq!(vcpus, [Some(0), Some(1), None]);
+    }
+
+    #[test]
+    fn each_vcpu_has_its_own_figures() {
+        let (earlier, mut later) = two_vms();
+        for (tid, exits) in [(11, 6), (12, 4)] {
+            let thread = later.threads.get_mut(&tid).unwrap();
+            thread.exits[intf::exit_class_EXIT_HALT as usize] = exits;
+            thread.steal_ns = S / 10 * exits;
+            thread.interrupts = 2 * exits;
+        }
+        let vm = &between(&earlier, &later, label).vms[0];
+        let halts = |part: &Part| part.of_vcpu.as_ref().map(|of| (of.halts_per_s[0], of.steal_pct));
+        let halts: Vec<_> = vm.parts.iter().map(halts).collect();
+        assert_eq!(halts, [Some((2.0, 20.0)), Some((3.0, 30.0)), None]);
+        assert_eq!((vm.of_vcpus.halts_per_s[0], vm.of_vcpus.steal_pct), (5.0, 25.0));
+        assert_eq!(vm.of_vcpus.interrupts_per_s[0], 10.0);
+        // Programs find both under the same names.
+        let value = serde_json::to_value(vm).unwrap();
+        assert_eq!((&value["steal_pct"], &value["parts"][0]["steal_pct"]), (&25.0.into(), &20.0.into()));
+        assert!(value["parts"][2].get("steal_pct").is_none());
     }
 
     #[test]

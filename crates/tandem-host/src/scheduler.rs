@@ -473,9 +473,11 @@ impl<'a, 'o> Running<'a, 'o> {
                 run_pct: of(|vm| vm.run_pct),
                 vmm_run_pct: of(|vm| vm.vmm_run_pct),
                 ready_pct: of(|vm| vm.ready_pct) * part,
-                steal_pct: of(|vm| vm.steal_pct) * part,
-                irq_to_run_mean_us: of(|vm| vm.interrupt_to_run.mean_ns().unwrap_or(0.0) / 1e3),
-                irq_to_run_p99_us: of(|vm| vm.interrupt_to_run.quantile_ns(0.99).unwrap_or(0.0) / 1e3),
+                steal_pct: of(|vm| vm.of_vcpus.steal_pct) * part,
+                irq_to_run_mean_us: of(|vm| vm.of_vcpus.interrupt_to_run.mean_ns().unwrap_or(0.0) / 1e3),
+                irq_to_run_p99_us: of(|vm| {
+                    vm.of_vcpus.interrupt_to_run.quantile_ns(0.99).unwrap_or(0.0) / 1e3
+                }),
                 settings: self.host.set.get(&name).map(ToString::to_string).unwrap_or_default(),
             };
             (name, stats)

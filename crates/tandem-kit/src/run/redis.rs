@@ -52,7 +52,10 @@ pub fn run(args: &Args) -> Result<Value> {
             let dir = PrivateDir::new()?;
             server::serve(start(&dir, address)?)
         }
-        Place::Client(address) => load(args, address),
+        Place::Client(address) => {
+            server::wait_for_address(address)?;
+            load(args, address)
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use clap::Parser;
 use super::process::Running;
 use crate::sys;
 
-/// Start-up limit of a server. It is generous, because emulated machines are slow.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Start-up limit of a server. It is generous, because emulated machines are slow, and others may compute beside it.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How often it is looked whether a server that serves others still runs.
 const STILL_THERE: Duration = Duration::from_secs(1);
@@ -72,10 +72,18 @@ fn free_port() -> Result<u16> {
 pub fn wait_for_port(server: &mut Running, port: u16) -> Result<()> {
     // Without privilege the interface cannot be changed. If it is down, nothing answers.
     let _ = sys::loopback_up();
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    wait_for((Ipv4Addr::LOCALHOST, port).into(), || server.ensure_alive())
+}
+
+/// Waits until a server elsewhere accepts connections: both may have been started at the same time.
+pub fn wait_for_address(address: SocketAddr) -> Result<()> {
+    wait_for(address, || Ok(()))
+}
+
+fn wait_for(address: SocketAddr, mut still_starts: impl FnMut() -> Result<()>) -> Result<()> {
     let deadline = Instant::now() + START_TIMEOUT;
     while TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_err() {
-        server.ensure_alive()?;
+        still_starts()?;
         if Instant::now() >= deadline {
             bail!("nothing listens on {address} after {} s", START_TIMEOUT.as_secs());
         }
@@ -90,6 +98,21 @@ mod tests {
 
     fn place(args: &[&str]) -> Place {
         Sides::parse_from(std::iter::once("t").chain(args.iter().copied())).place().unwrap()
+    }
+
+    #[test]
+    fn a_client_waits_until_the_server_is_there() {
+        let _ = sys::loopback_up();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port().unwrap()));
+        let server = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            TcpListener::bind(address).map(|listener| listener.accept())
+        });
+        wait_for_address(address).unwrap();
+        assert!(server.join().unwrap().is_ok());
+        let nobody = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port().unwrap()));
+        let ended = wait_for(nobody, || bail!("it has ended"));
+        assert_eq!(ended.unwrap_err().to_string(), "it has ended");
     }
 
     #[test]

@@ -236,6 +236,58 @@ pub const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
+        name:
+            "a CPU goes offline while it refreshes the scales of groups, and others wake up and ask for that",
+        cpus: 3,
+        groups: &[Group { nested: false, max_us: None }; 2],
+        members: &[
+            Member { group: 1, ..FREE },
+            Member { group: 2, ..FREE },
+            Member { group: 1, ..FREE },
+            Member { group: 2, ..FREE },
+        ],
+        prepare: |actor| {
+            // CPU 0 arms the timer, and after some refreshes nothing changes any more.
+            two_of_them_run(actor, 3);
+            for _ in 0..6 {
+                actor.pass(40 * MS);
+                actor.fire_due();
+            }
+            actor.pass(40 * MS);
+        },
+        parts: &[
+            |actor| actor.offline(2, 0),
+            |actor| {
+                actor.fire_due();
+            },
+            |actor| {
+                actor.wake(1, 3);
+                actor.schedule(1);
+            },
+        ],
+        moves: &[c"orphans"],
+        ..PLAIN
+    },
+    Scenario {
+        name: "a group becomes active while the weight of another one changes and a task waits",
+        groups: &[Group { nested: false, max_us: None }; 2],
+        members: &[Member { group: 1, ..FREE }, Member { group: 1, ..FREE }, Member { group: 2, ..FREE }],
+        prepare: |_| {},
+        parts: &[
+            |actor| {
+                actor.wake(0, 0);
+                actor.wake(0, 2);
+            },
+            |actor| {
+                actor.with(|policy| policy.set_weight(1, 1, 1000));
+                actor.wake(1, 1);
+                actor.schedule(1);
+            },
+        ],
+        moves: &[c"direct"],
+        ..PLAIN
+    },
+    Scenario {
         name: "a group runs out of quota while its period ends",
         cpus: 3,
         groups: &[Group { nested: false, max_us: Some((1_000, 10_000)) }],

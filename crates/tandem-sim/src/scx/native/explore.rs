@@ -6,6 +6,7 @@
 //! callback may rely on is kept: a CPU's run queue is locked where the kernel would lock it, and another actor that
 //! needs the lock waits.
 
+use super::accounts::{PolicyTimer, QUOTA_TIMER, REFRESH_TIMER};
 use super::{Policy, CURRENT};
 use crate::queue::Ns;
 use crate::scx::kernel::{Effect, Insertion, Place, ENQ_LAST, ENQ_WAKEUP, OPS_ENQ_LAST, WAKE_TTWU};
@@ -39,8 +40,6 @@ const SETTLING_ROUNDS: usize = 1200;
 const SETTLING_STEP_NS: Ns = 500_000;
 /// A task that has run for so long counts as CPU-bound, ns.
 const CPU_BOUND_NS: Ns = 12_000_000;
-/// Map of the quota timer.
-const QUOTA_TIMER: &str = "quota_timer";
 /// Most calls of dispatch() in a row, and most picks in a row. The kernel limits the former to 32
 /// (`SCX_DSP_MAX_LOOPS`).
 const MOST_ROUNDS: usize = 8;
@@ -500,10 +499,10 @@ impl Actor<'_> {
         !due.is_empty()
     }
 
-    /// Checks that the quota timer is armed for the time that the policy expects. It may be later by the time that
+    /// Checks that a timer is armed for the time that the policy expects. It may be later by the time that
     /// passed while a CPU that was about to start it stood still, because it is started with a relative time.
-    fn timer_is_armed(&self) -> Result<(), String> {
-        let (believed, timer) = self.with(|policy| policy.quota_timer());
+    fn timer_is_armed(&self, of: &PolicyTimer) -> Result<(), String> {
+        let (believed, timer) = self.with(|policy| policy.timer(of));
         let armed = lock(&self.stage.timers)
             .iter()
             .filter(|due| due.timer == timer)
@@ -512,10 +511,18 @@ impl Actor<'_> {
         match armed {
             _ if believed == 0 => Ok(()),
             Some(armed) if armed <= believed + *lock(&self.stage.passed) + 50_000 => Ok(()),
-            armed => Err(format!(
-                "the timer of quotas is armed for {armed:?} ns, and is believed to be for {believed}"
-            )),
+            armed => {
+                Err(format!("{} is armed for {armed:?} ns, and is believed to be for {believed}", of.map))
+            }
         }
+    }
+
+    /// Checks that the scales of groups that are active are refreshed at some time, whoever asks.
+    fn refresh_comes(&self) -> Result<(), String> {
+        if self.with(|policy| policy.refresh_must_come() && policy.timer(&REFRESH_TIMER).0 == 0) {
+            return Err("groups are active, and their scales are not refreshed any more".into());
+        }
+        Ok(())
     }
 
     /// Ticks on all CPUs once their tasks have run for as long as makes a task CPU-bound. Whatever counts as CPU-bound
@@ -741,7 +748,9 @@ pub fn run(
     let moved = before.iter().zip(read()).map(|(before, after)| *before != after).collect();
     let failure = lock(&stage.turn).failure.clone();
     let settled = || {
-        alone.timer_is_armed()?;
+        alone.timer_is_armed(&QUOTA_TIMER)?;
+        alone.timer_is_armed(&REFRESH_TIMER)?;
+        alone.refresh_comes()?;
         alone.counts_agree()?;
         alone.settle()?;
         check(&alone)
@@ -753,48 +762,4 @@ pub fn run(
     };
     let turn = lock(&stage.turn);
     Ran { points: turn.points, places: turn.places.clone(), moved, failure }
-}
-
-impl Policy {
-    /// Sums of a CPU that are not 0 (they must be while no task is runnable), by name.
-    pub fn left(&mut self, cpu: usize) -> Vec<&'static str> {
-        // SAFETY: the type is the one in native/common.h.
-        let left = unsafe { super::function::<extern "C" fn(u32) -> u64>(&self.image, "sim_left") };
-        let bits = left.map_or(0, |left| self.with(cpu, |_| left(cpu as u32)));
-        let names = ["weight", "tasks", "booked work", "CPU-bound weight", "CPU-bound tasks"];
-        names.into_iter().enumerate().filter(|(bit, _)| bits >> bit & 1 != 0).map(|(_, name)| name).collect()
-    }
-
-    /// The same of a group's record.
-    pub fn left_of_group(&mut self, group: usize) -> bool {
-        // SAFETY: likewise.
-        let left = unsafe { super::function::<extern "C" fn(u32) -> u64>(&self.image, "sim_left_of_group") };
-        left.is_ok_and(|left| self.with(0, |_| left(group as u32)) != 0)
-    }
-
-    /// Does a task count as CPU-bound on a CPU, and not in its group?
-    fn half_counted(&mut self, task: usize) -> bool {
-        let task = self.task(task);
-        type Of = extern "C" fn(super::Task) -> bool;
-        // SAFETY: the type is the one in native/common.h, and the task lives as long as the policy.
-        let of = unsafe { super::function::<Of>(&self.image, "sim_half_counted") };
-        of.is_ok_and(|of| self.with(0, |_| of(task)))
-    }
-
-    /// When the policy expects its quota timer to fire (0: not at all), and the number of that timer.
-    fn quota_timer(&mut self) -> (Ns, usize) {
-        // SAFETY: likewise.
-        let at = unsafe { super::function::<extern "C" fn() -> u64>(&self.image, "sim_quota_timer_at") };
-        let at = at.map_or(0, |at| self.with(0, |_| at()));
-        let maps = &self.state.maps;
-        let is_it = |timer: &super::Timer| maps[timer.map].shape.name == QUOTA_TIMER;
-        (at, self.state.timers.iter().position(is_it).unwrap_or(usize::MAX))
-    }
-
-    /// The group whose quota limits the tasks of a group in the policy; 0: none.
-    pub fn limit_of(&mut self, group: usize) -> u32 {
-        // SAFETY: likewise.
-        let limit = unsafe { super::function::<extern "C" fn(u32) -> u32>(&self.image, "sim_limit_of") };
-        limit.map_or(0, |limit| self.with(0, |_| limit(group as u32)))
-    }
 }

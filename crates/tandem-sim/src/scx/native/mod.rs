@@ -3,6 +3,7 @@
 //! A policy is C that was written for the kernel's verifier: it checks every pointer that it is given. It is
 //! trusted that far. The numbers that it passes (CPUs, DSQs, tasks) are checked here.
 
+mod accounts;
 pub mod explore;
 mod groups;
 mod image;
