@@ -36,8 +36,8 @@
 #define TANDEM_REQUEST_MAX_NS (100 * NSEC_PER_MSEC_)
 
 /*
- * The request that both of the above are multiples of: the longest of the CPU's CPU-bound tasks, whose slices have lately ended there. A task is rotated at the end of one, and misses as much
- * while another one has its own. Shorter requests than usual make no difference: a migration costs as much.
+ * The request that both of the above are multiples of: the longest that CPU-bound tasks have lately come to the end of on the CPU. A task is
+ * rotated at the end of one, and misses as much while another one has its own. Shorter requests than usual make no difference: a migration costs as much.
  */
 POLICY u64 balance_request_ns(u64 longest_ns)
 {

@@ -222,12 +222,13 @@ static __always_inline void give_back(struct task_state *t, u64 stake)
 /* A request of a CPU-bound task has come to its end on this CPU. */
 static __always_inline void note_request(const struct task_state *t, struct cpu_state *c, u64 now)
 {
-	u64 since = now - c->window_since_ns;
+	u64 since = sub_floor_u64(now, c->window_since_ns);
+	bool next = since < 2 * LONGEST_WINDOW_NS;
 
 	if (since >= LONGEST_WINDOW_NS) {
-		c->longest_cpu_bound_ns[1] = since < 2 * LONGEST_WINDOW_NS ? c->longest_cpu_bound_ns[0] : 0;
+		c->longest_cpu_bound_ns[1] = next ? c->longest_cpu_bound_ns[0] : 0;
 		c->longest_cpu_bound_ns[0] = 0;
-		c->window_since_ns = now;
+		c->window_since_ns = next ? c->window_since_ns + LONGEST_WINDOW_NS : now;
 	}
 	c->longest_cpu_bound_ns[0] = max_u64(c->longest_cpu_bound_ns[0], t->request_ns);
 }

@@ -13,6 +13,9 @@ use crate::sys;
 /// Start-up limit of a server. It is generous, because emulated machines are slow, and others may compute beside it.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// How long a client waits for its server. A program that has a minute for its work says in time that there is none.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(40);
+
 /// How often it is looked whether a server that serves others still runs.
 const STILL_THERE: Duration = Duration::from_secs(1);
 
@@ -72,20 +75,24 @@ fn free_port() -> Result<u16> {
 pub fn wait_for_port(server: &mut Running, port: u16) -> Result<()> {
     // Without privilege the interface cannot be changed. If it is down, nothing answers.
     let _ = sys::loopback_up();
-    wait_for((Ipv4Addr::LOCALHOST, port).into(), || server.ensure_alive())
+    wait_for((Ipv4Addr::LOCALHOST, port).into(), START_TIMEOUT, || server.ensure_alive())
 }
 
 /// Waits until a server elsewhere accepts connections: both may have been started at the same time.
 pub fn wait_for_address(address: SocketAddr) -> Result<()> {
-    wait_for(address, || Ok(()))
+    wait_for(address, CLIENT_TIMEOUT, || Ok(()))
 }
 
-fn wait_for(address: SocketAddr, mut still_starts: impl FnMut() -> Result<()>) -> Result<()> {
-    let deadline = Instant::now() + START_TIMEOUT;
+fn wait_for(
+    address: SocketAddr,
+    limit: Duration,
+    mut still_starts: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    let deadline = Instant::now() + limit;
     while TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_err() {
         still_starts()?;
         if Instant::now() >= deadline {
-            bail!("nothing listens on {address} after {} s", START_TIMEOUT.as_secs());
+            bail!("nothing listens on {address} after {} s", limit.as_secs());
         }
         thread::sleep(Duration::from_millis(10));
     }
@@ -109,9 +116,9 @@ mod tests {
             TcpListener::bind(address).map(|listener| listener.accept())
         });
         wait_for_address(address).unwrap();
-        assert!(server.join().unwrap().is_ok());
+        assert!(server.join().unwrap().unwrap().is_ok());
         let nobody = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port().unwrap()));
-        let ended = wait_for(nobody, || bail!("it has ended"));
+        let ended = wait_for(nobody, START_TIMEOUT, || bail!("it has ended"));
         assert_eq!(ended.unwrap_err().to_string(), "it has ended");
     }
 

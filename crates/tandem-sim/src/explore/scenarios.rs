@@ -251,6 +251,8 @@ pub const SCENARIOS: &[Scenario] = &[
             two_of_them_run(actor, 3);
             for _ in 0..6 {
                 actor.pass(40 * MS);
+                actor.tick(0);
+                actor.tick(1);
                 actor.fire_due();
             }
             actor.pass(40 * MS);
@@ -272,7 +274,11 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "a group becomes active while the weight of another one changes and a task waits",
         groups: &[Group { nested: false, max_us: None }; 2],
         members: &[Member { group: 1, ..FREE }, Member { group: 1, ..FREE }, Member { group: 2, ..FREE }],
-        prepare: |_| {},
+        // The refresh that the weights have asked for finds nothing active: no other one comes.
+        prepare: |actor| {
+            actor.pass(3 * MS);
+            actor.fire_due();
+        },
         parts: &[
             |actor| {
                 actor.wake(0, 0);

@@ -689,7 +689,7 @@ pub fn policy(side: Side, settings: &Settings) -> Result<Policy, String> {
     Policy::load(side, side.explored, settings, 1_000_000_000)
 }
 
-/// Runs the parts of all actors with a course. Then the quota timer must be armed, each CPU-bound task must count in
+/// Runs the parts of all actors with a course. Then both timers must be armed, each CPU-bound task must count in
 /// its group, every task must have run and gone to sleep, and `check` must find nothing wrong.
 pub fn run(
     policy: &mut Policy,
