@@ -123,10 +123,9 @@ static __always_inline u64 ns_until(u64 at_ns, u64 now)
 /* The timer, which is armed for `armed_ns` (0: not armed), is armed for `at_ns`. Not if another CPU arms it meanwhile, or if the kernel cannot. */
 COLD int arm_refresh(u64 armed_ns, u64 at_ns, u64 now)
 {
-	struct one_timer *t;
 	u32 zero = 0;
+	struct one_timer *t = bpf_map_lookup_elem(&refresh_timer, &zero);
 
-	t = bpf_map_lookup_elem(&refresh_timer, &zero);
 	if (!t || __sync_val_compare_and_swap(&refresh_at_ns, armed_ns, at_ns) != armed_ns)
 		return false;
 	if (bpf_timer_start(&t->timer, ns_until(at_ns, now), 0)) {
