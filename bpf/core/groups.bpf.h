@@ -12,7 +12,7 @@
 #ifndef TANDEM_CORE_GROUPS_BPF_H
 #define TANDEM_CORE_GROUPS_BPF_H
 
-#include "state.bpf.h"
+#include "timer.bpf.h"
 
 #define ROOT_GROUP 0
 /* Interval between two refreshes of the scales: the shortest (while they change and tasks wait), and the longest. */
@@ -20,8 +20,6 @@
 #define REFRESH_MAX_NS (32 * NSEC_PER_MSEC_)
 /* A refresh may take one part in REFRESH_PART of a CPU's time. */
 #define REFRESH_PART 32
-/* A timer that is this late will not fire: it was lost with its CPU. */
-#define TIMER_LOST_NS (250 * NSEC_PER_MSEC_)
 /* The kernel's weight of a cpu.idle group. */
 #define IDLE_GROUP_WEIGHT 3
 
@@ -69,10 +67,6 @@ struct {
 	__type(value, u32);
 } free_groups SEC(".maps");
 
-struct one_timer {
-	struct bpf_timer timer;
-};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -109,43 +103,20 @@ static __always_inline void set_group_bit(u64 *words, u32 group, bool on)
 		__sync_fetch_and_and(&words[word], ~bit);
 }
 
-/* Does a timer that is armed for `armed_ns` (0: not armed) fire by `at_ns`? */
-static __always_inline bool timer_comes_by(u64 armed_ns, u64 at_ns, u64 now)
-{
-	return armed_ns && !time_before_ns(at_ns, armed_ns) && time_before_ns(now, armed_ns + TIMER_LOST_NS);
-}
-
-static __always_inline u64 ns_until(u64 at_ns, u64 now)
-{
-	return time_before_ns(now, at_ns) ? at_ns - now : 0;
-}
-
-/* The timer, which is armed for `armed_ns` (0: not armed), is armed for `at_ns`. Not if another CPU arms it meanwhile, or if the kernel cannot. */
 COLD int arm_refresh(u64 armed_ns, u64 at_ns, u64 now)
 {
 	u32 zero = 0;
 	struct one_timer *t = bpf_map_lookup_elem(&refresh_timer, &zero);
 
-	if (!t || __sync_val_compare_and_swap(&refresh_at_ns, armed_ns, at_ns) != armed_ns)
-		return false;
-	if (bpf_timer_start(&t->timer, ns_until(at_ns, now), 0)) {
-		__sync_val_compare_and_swap(&refresh_at_ns, at_ns, 0);
-		return false;
-	}
-	/* Another CPU may have armed it for an earlier time since, and have started it before this one did. */
-	armed_ns = refresh_at_ns;
-	if (armed_ns && armed_ns != at_ns)
-		bpf_timer_start(&t->timer, ns_until(armed_ns, now), 0);
-	return true;
+	return t && rebook_timer(t, &refresh_at_ns, armed_ns, at_ns, now);
 }
 
 /* Returns whether a refresh comes by then, or as soon as one may be. */
 static __always_inline bool refresh_by(u64 at_ns, u64 now)
 {
-	u64 armed_ns = refresh_at_ns, not_before_ns = refresh_not_before_ns;
+	u64 armed_ns = refresh_at_ns;
 
-	if (time_before_ns(at_ns, not_before_ns))
-		at_ns = not_before_ns;
+	at_ns = max_u64(at_ns, refresh_not_before_ns);
 	return timer_comes_by(armed_ns, at_ns, now) || arm_refresh(armed_ns, at_ns, now);
 }
 
@@ -439,11 +410,23 @@ COLD u32 refresh_all(u32 pass, u64 now)
 	return changes;
 }
 
+/* The root alone needs no refresh. */
+static __always_inline bool any_group_active(void)
+{
+	u32 word;
+
+	bpf_for(word, 0, nr_group_words) {
+		if (active_groups[word & (NR_GROUP_WORDS - 1)] & ~(word ? 0ULL : 1ULL))
+			return true;
+	}
+	return false;
+}
+
 static int refresh(void *map, u32 *key, struct one_timer *t)
 {
 	u64 now = k_now(), began_ns = bpf_ktime_get_ns(), interval, least, armed_ns, at_ns;
-	u32 changes, word;
-	bool any = false, wanted;
+	u32 changes;
+	bool wanted;
 
 	/* For those who ask while this one is under way. */
 	refresh_not_before_ns = now + refresh_least_ns;
@@ -454,18 +437,7 @@ static int refresh(void *map, u32 *key, struct one_timer *t)
 	refresh_all(PASS_COUNT, now);
 	changes = refresh_all(PASS_TELL, now);
 	changes += refresh_all(PASS_SCALE, now);
-	bpf_for(word, 0, nr_group_words) {
-		u64 bits = active_groups[word & (NR_GROUP_WORDS - 1)];
-
-		/* The root alone needs no refresh. */
-		if (word == 0)
-			bits &= ~1ULL;
-		if (bits) {
-			any = true;
-			break;
-		}
-	}
-	if (!any)
+	if (!any_group_active())
 		return 0;
 	/*
 	 * With thousands of active groups a refresh takes long, but it may take only a small part of the CPU's time. One that takes
@@ -479,11 +451,7 @@ static int refresh(void *map, u32 *key, struct one_timer *t)
 	refresh_interval_ns = interval;
 	/* Somebody may have asked meanwhile for an earlier one than may be. A CPU that goes offline hands its timers over. */
 	armed_ns = refresh_at_ns;
-	at_ns = now + interval;
-	if (armed_ns && time_before_ns(armed_ns, at_ns))
-		at_ns = armed_ns;
-	if (time_before_ns(at_ns, refresh_not_before_ns))
-		at_ns = refresh_not_before_ns;
+	at_ns = max_u64(armed_ns ? min_u64(armed_ns, now + interval) : now + interval, now + least);
 	/* Should the timer not come, the next task that waits asks. */
 	if ((at_ns != armed_ns && !arm_refresh(armed_ns, at_ns, now)) || changes || is_leaving())
 		scales_stale = true;

@@ -41,11 +41,6 @@ u64 quota_timer_at_ns;	/* when the armed timer fires; 0: not armed */
 #define SIGNALS_EVERY_NS (100 * NSEC_PER_MSEC_)
 #define SIGNALS_LOOK 256
 
-static __always_inline void start_quota_timer(struct one_timer *t, u64 at_ns, u64 now)
-{
-	bpf_timer_start(&t->timer, max_u64(sub_floor_u64(at_ns, now), 20 * NSEC_PER_USEC_), 0);
-}
-
 COLD int quota_timer_by(u64 at_ns, u64 now)
 {
 	struct one_timer *t;
@@ -58,16 +53,8 @@ COLD int quota_timer_by(u64 at_ns, u64 now)
 	bpf_for(i, 0, 4) {
 		u64 armed = quota_timer_at_ns;
 
-		if (timer_comes_by(armed, at_ns, now))
+		if (timer_comes_by(armed, at_ns, now) || rebook_timer(t, &quota_timer_at_ns, armed, at_ns, now))
 			break;
-		if (__sync_val_compare_and_swap(&quota_timer_at_ns, armed, at_ns) != armed)
-			continue;
-		start_quota_timer(t, at_ns, now);
-		/* Another CPU may have armed it for an earlier time since, and have started it before this one did. */
-		armed = quota_timer_at_ns;
-		if (armed && armed != at_ns)
-			start_quota_timer(t, armed, now);
-		break;
 	}
 	return 0;
 }

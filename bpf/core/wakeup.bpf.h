@@ -13,8 +13,7 @@
 static __always_inline bool preempts_current(struct task_struct *p, struct task_state *t, struct cpu_state *c, u64 enq_flags, bool at_once,
 					     bool prompt, u64 now)
 {
-	u64 burst, deadline, ran = sub_floor_u64(now, c->curr_since_ns);
-	u64 request_ns = lag_base(t, c);
+	u64 burst, deadline, request_ns, ran = sub_floor_u64(now, c->curr_since_ns);
 	s64 owed_ns, lead;
 
 	if (!(enq_flags & SCX_ENQ_WAKEUP) || t->class != c->curr_class || k_is_batch(p))
@@ -25,6 +24,7 @@ static __always_inline bool preempts_current(struct task_struct *p, struct task_
 	if (at_once && burst >= long_burst_ns(c->base_request_ns))
 		ran = ~0ULL;
 	lead = curr_lead(c, now);
+	request_ns = lag_base(t, c);
 	owed_ns = lag_of(clock_now(c, class_index(t->class), now), t->v, t->weight, request_ns);
 	if (!(prompt && ran == ~0ULL) && !owed_preempts(owed_ns, lead, request_ns) &&
 	    !wakeup_preempts(deadline, curr_deadline_now(c, now), lead, ran, burst, c->base_request_ns))

@@ -87,12 +87,7 @@ u64 sim_refresh_timer_at(void)
 /* Are groups active beside the root, whose scales the next task that waits does not ask for? Then the timer has to come. */
 bool sim_refresh_must_come(void)
 {
-	u32 word;
-
-	for (word = 0; word < nr_group_words; word++)
-		if (active_groups[word] & ~(word ? 0ULL : 1ULL))
-			return !scales_stale;
-	return false;
+	return any_group_active() && !scales_stale;
 }
 
 #endif

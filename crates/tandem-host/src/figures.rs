@@ -162,6 +162,19 @@ impl Snapshot {
     }
 }
 
+fn sum(threads: &[&Thread], of: fn(&Thread) -> u64) -> u64 {
+    threads.iter().map(|thread| of(thread)).sum()
+}
+
+/// A time as a part of an interval, percent.
+fn pct(ns: u64, interval_ns: f64) -> f64 {
+    ns as f64 / interval_ns * 100.0
+}
+
+fn per_s(events: u64, interval_ns: f64) -> f64 {
+    events as f64 / (interval_ns / 1e9)
+}
+
 /// What only vCPUs have: of one in an interval, or of all of a VM together.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OfVcpus {
@@ -181,22 +194,18 @@ pub struct OfVcpus {
 
 impl OfVcpus {
     fn new(vcpus: &[&Thread], interval_ns: f64) -> Self {
-        let per_s = |events: u64| events as f64 / (interval_ns / 1e9);
-        let sum = |of: fn(&Thread) -> u64| vcpus.iter().map(|thread| of(thread)).sum::<u64>();
+        let rate = |of: fn(&Thread) -> u64| per_s(sum(vcpus, of), interval_ns);
         let all = |of: fn(&Thread) -> &Times| {
             vcpus.iter().fold(Times::default(), |sum, thread| sum.with(of(thread)))
         };
-        let exits = |class: usize| per_s(vcpus.iter().map(|thread| thread.exits[class]).sum());
+        let exits = |class: usize| per_s(vcpus.iter().map(|thread| thread.exits[class]).sum(), interval_ns);
         let classes = EXITS.iter().enumerate().map(|(class, name)| (*name, exits(class)));
         Self {
-            steal_pct: sum(|thread| thread.steal_ns) as f64 / interval_ns * 100.0 / vcpus.len().max(1) as f64,
+            steal_pct: pct(sum(vcpus, |thread| thread.steal_ns), interval_ns) / vcpus.len().max(1) as f64,
             interrupt_to_run: all(|thread| &thread.to_run),
             ready: all(|thread| &thread.ready),
-            interrupts_per_s: [
-                per_s(sum(|thread| thread.interrupts)),
-                per_s(sum(|thread| thread.interrupts_off)),
-            ],
-            halts_per_s: [exits(intf::exit_class_EXIT_HALT as usize), per_s(sum(|thread| thread.polls_won))],
+            interrupts_per_s: [rate(|thread| thread.interrupts), rate(|thread| thread.interrupts_off)],
+            halts_per_s: [exits(intf::exit_class_EXIT_HALT as usize), rate(|thread| thread.polls_won)],
             exits_per_s: classes.filter(|(_, rate)| *rate > 0.0).collect(),
         }
     }
@@ -319,7 +328,7 @@ fn taken_by(
         .range((vm, Taker::Vm(0))..=(vm, Taker::Unknown))
         .map(|(key, ns)| {
             let before = earlier.taken_ns.get(key).copied().unwrap_or(0);
-            (name(key.1), ns.saturating_sub(before) as f64 / interval_ns * 100.0)
+            (name(key.1), pct(ns.saturating_sub(before), interval_ns))
         })
         .filter(|(_, pct)| *pct > 0.0)
         .collect();
@@ -343,16 +352,15 @@ fn report_of(
     let others: Vec<&Thread> =
         threads.iter().map(|(_, thread)| thread).filter(|thread| thread.role != Role::Vcpu).collect();
     let part = |vcpu: Option<(u32, u32)>, threads: &[&Thread]| {
-        let sum = |of: fn(&Thread) -> u64| threads.iter().map(|thread| of(thread)).sum::<u64>();
-        let pct = |ns: u64| ns as f64 / interval_ns * 100.0;
-        let per_s = |events: u64| events as f64 / (interval_ns / 1e9);
+        let time = |of: fn(&Thread) -> u64| pct(sum(threads, of), interval_ns);
+        let rate = |of: fn(&Thread) -> u64| per_s(sum(threads, of), interval_ns);
         Part {
             vcpu: vcpu.map(|(index, _)| index),
             tid: vcpu.map(|(_, tid)| tid),
-            run_pct: pct(sum(|thread| thread.run_ns)),
-            ready_pct: pct(sum(|thread| thread.ready_ns)),
-            preemptions_per_s: per_s(sum(|thread| thread.preemptions)),
-            wakeups_per_s: per_s(sum(|thread| thread.wakeups)),
+            run_pct: time(|thread| thread.run_ns),
+            ready_pct: time(|thread| thread.ready_ns),
+            preemptions_per_s: rate(|thread| thread.preemptions),
+            wakeups_per_s: rate(|thread| thread.wakeups),
             of_vcpu: vcpu.map(|_| OfVcpus::new(threads, interval_ns)),
         }
     };

@@ -1,6 +1,7 @@
 //! The host scheduler in a simulated host beneath simulated guests.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::ffi::CStr;
 use tandem_sim::hardware::{Costs, Hardware};
 use tandem_sim::machine::shootdown::DirectedYields;
 use tandem_sim::machine::state::State;
@@ -75,6 +76,11 @@ fn vm_in(
         m.add_task(world, &cpu_bound, 1 + cpu as u64);
     }
     m.worlds[world].cpus.iter().filter_map(|cpu| cpu.vcpu).collect()
+}
+
+/// A counter of the host scheduler, over all pCPUs.
+fn counter(m: &mut Machine, name: &CStr) -> u64 {
+    m.worlds[0].policy.as_mut().and_then(|policy| policy.counter(name)).unwrap()
 }
 
 fn ran(m: &Machine, tasks: &[usize]) -> f64 {
@@ -200,9 +206,8 @@ fn a_vm_has_what_its_quota_says() {
     m.run(10 * S, MOST).unwrap();
     let part = ran(&m, &vm) / (10 * S) as f64 / 0.5;
     assert!((part - 1.0).abs() < 0.03, "{part} of its quota");
-    let mut counter = |name| m.worlds[0].policy.as_mut().and_then(|policy| policy.counter(name)).unwrap();
-    assert!(counter(c"throttled") > 50);
-    assert_eq!(counter(c"on_debt"), 0, "it stops where it holds no lock");
+    assert!(counter(&mut m, c"throttled") > 50);
+    assert_eq!(counter(&mut m, c"on_debt"), 0, "it stops where it holds no lock");
 }
 
 /// A VM with a quota of 1 ms, one CPU-bound vCPU, and two threads of its VMM, or of somebody else in its group, that want a pCPU nearly all the time.
@@ -328,8 +333,7 @@ fn unmapping(left_out: u32, kernel: &KernelSpec, grouped: bool) -> (u64, Directe
     assert!(part < 0.51, "{part} of the CPU time");
     let of_it = m.tasks.iter().filter(|task| task.world == 2).filter_map(|task| task.course());
     let rounds = of_it.map(|course| course.rounds).sum();
-    let mut counter = |name| m.worlds[0].policy.as_mut().and_then(|policy| policy.counter(name)).unwrap();
-    let (kept, broken) = (counter(c"yielded"), counter(c"broken"));
+    let (kept, broken) = (counter(&mut m, c"yielded"), counter(&mut m, c"broken"));
     assert_eq!(broken, 0, "claims not kept, {kept} kept");
     assert!(kept <= m.yields.promised && kept * 100 >= m.yields.promised * 95, "{kept} of {:?}", m.yields);
     (rounds, m.yields)
@@ -357,8 +361,7 @@ fn a_vcpu_yields_to_a_sibling_that_may_run_on_this_pcpu_only() {
     program.steps.push(Step::Shootdown);
     vm_on(&mut m, "unmaps", 2, 0, &program, &[0]);
     m.run(5 * S, MOST).unwrap();
-    let mut counter = |name| m.worlds[0].policy.as_mut().and_then(|policy| policy.counter(name)).unwrap();
-    let (kept, broken) = (counter(c"yielded"), counter(c"broken"));
+    let (kept, broken) = (counter(&mut m, c"yielded"), counter(&mut m, c"broken"));
     assert_eq!(broken, 0, "claims not kept, {kept} kept");
     assert!(kept > 100 && kept * 3 > m.yields.asked, "{kept} of {:?}", m.yields);
 }
@@ -491,7 +494,7 @@ fn three_share_two_pcpus_whatever_the_slice() {
                 busy_vm(&mut m, "three", 1, group)
             });
             m.run(60 * S, MOST).unwrap();
-            let moves = m.worlds[0].policy.as_mut().and_then(|policy| policy.counter(c"lb_pushed")).unwrap();
+            let moves = counter(&mut m, c"lb_pushed");
             assert!(
                 moves <= 60 * S / 24 / request_ns.max(3 * MS),
                 "{request_ns} ns, {weights:?}: {moves} moves"
@@ -511,10 +514,6 @@ fn three_share_two_pcpus_whatever_the_slice() {
 fn busy_task(m: &mut Machine, slice_ns: u64, program: Program) -> usize {
     let group = m.add_group(0, 0, &GroupSpec::default());
     m.add_task(0, &TaskSpec { group, slice_ns: Some(slice_ns), ..TaskSpec::new("busy", program) }, 1)
-}
-
-fn pushed(m: &mut Machine) -> u64 {
-    m.worlds[0].policy.as_mut().and_then(|policy| policy.counter(c"lb_pushed")).unwrap()
 }
 
 /// Where one has long slices the others wait for longer until they are rotated. What they missed is not forgotten on a pCPU where slices are short.
@@ -543,9 +542,9 @@ fn long_slices_matter_for_as_long_as_they_are_there() {
             vec![Step::Run(Spread::Constant { mean: 5e6 }), Step::Sleep(Spread::Constant { mean: 1e9 })];
         busy_task(&mut m, slice_ns, Program { steps: leaves, ..Program::cpu_bound(1000.0) });
         m.run(20 * S, MOST).unwrap();
-        let before = pushed(&mut m);
+        let before = counter(&mut m, c"lb_pushed");
         m.run(60 * S, MOST).unwrap();
-        pushed(&mut m) - before
+        counter(&mut m, c"lb_pushed") - before
     };
     let (long, short) = (moves_with(100 * MS), moves_with(3 * MS));
     assert!(short > 100 && long > short * 9 / 10, "{long} moves in 40 s, {short} if it had short slices");

@@ -15,6 +15,7 @@ mod vms;
 use super::kernel::{Effect, Kernel, Mask, ScxCpu, ScxTask};
 use super::settings::{NewTask, Settings, Techniques};
 use crate::queue::Ns;
+use accounts::REFRESH_TIMER;
 use image::Image;
 use maps::{Kind, Map, Shape};
 use std::cell::Cell;
@@ -25,9 +26,6 @@ use tandem_bpf::native::{Side, GUEST, HOST};
 
 /// Maps that the daemon sizes to the number of CPUs.
 const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers", "ivh_timers"];
-
-/// Map of the timer that recomputes group weights.
-const REFRESH_TIMER: &str = "refresh_timer";
 
 /// One, in the policy's fixed point (`TANDEM_SCALE` in `policy/base.h`).
 const SCALE: f64 = 1024.0;
@@ -642,7 +640,7 @@ impl Policy {
         let m = &mut self.state.maps[map];
         let Some(mut key) = m.index_of(address) else { return };
         let Some(value) = m.cell(key as usize, 0) else { return };
-        self.refreshed = m.shape.name == REFRESH_TIMER;
+        self.refreshed = m.shape.name == REFRESH_TIMER.map;
         let Some(map) = self.image.address(&m.shape.name) else { return };
         // SAFETY: that is the type of callbacks; the value lies in the map, whose memory does not move.
         let call = unsafe {
