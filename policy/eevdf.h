@@ -326,13 +326,15 @@ POLICY bool prompt_preempts(u64 clock, u64 v, u64 need_ns, u64 weight, u64 curr_
 /*
  * SCHED_IDLE tasks get nothing while normal tasks want the CPU, except this (anti-starvation): the kernel's
  * watchdog ejects any scheduler that lets a runnable task wait for its time limit. One short slice per interval
- * keeps `waiting` SCHED_IDLE tasks within it.
+ * (TANDEM_REQUEST_MIN_NS at most) keeps `waiting` SCHED_IDLE tasks within a quarter of it; with so many that this would be more than one in
+ * 20 ms, within half of it.
  */
 POLICY bool idle_floor_due(u64 now_ns, u64 last_ns, u32 waiting, u64 watchdog_ns)
 {
-	u64 interval = watchdog_ns / 4 / (waiting ? waiting : 1);
+	u32 tasks = waiting ? waiting : 1;
+	u64 rarest = min_u64(20 * NSEC_PER_MSEC_, watchdog_ns / 2 / tasks);
 
-	return waiting && now_ns - last_ns >= max_u64(interval, 20 * NSEC_PER_MSEC_);
+	return waiting && now_ns - last_ns >= max_u64(watchdog_ns / 4 / tasks, rarest);
 }
 
 #endif

@@ -56,6 +56,12 @@ POLICY s64 pool_refilled(s64 pool_ns, u64 quota_ns, u64 burst_ns, u64 periods, u
 	return pool_ns > limit ? limit : pool_ns;
 }
 
+/* Is the run time of a task that cannot be throttled still charged? Not beyond a debt of one period's quota. */
+POLICY bool may_charge_unstoppable(s64 pool_ns, u64 quota_ns)
+{
+	return pool_ns > -(s64)quota_ns;
+}
+
 /* How long one CPU may run tasks of the group before it asks again. 0: not at all. */
 POLICY u64 quota_run_ns(s64 pool_ns, u32 running_cpus)
 {

@@ -527,7 +527,7 @@ static __always_inline void charge(const struct task_struct *p, struct task_stat
 	if (t->group != ROOT_GROUP && t->class == CLASS_NORMAL)
 		charge_group(t, service);
 	if (nr_limits)
-		quota_charge(t->group, service);
+		quota_charge(t->group, service, k_is_kthread(p));
 }
 
 /* A tick: the current task is charged, and the CPUs that wake up tasks here see where it is now. */

@@ -494,11 +494,12 @@ COLD u32 group_add(u64 id, u64 parent_id)
 		 * All records are in use. The cgroup's tasks count as the parent's own: weights inside of the
 		 * parent are lost.
 		 */
+		if (bpf_map_update_elem(&group_ids, &id, &parent, BPF_ANY))
+			return ROOT_GROUP;
 		g = group_state(parent);
 		if (g)
 			__sync_fetch_and_add(&g->sharers, 1);
 		__sync_fetch_and_add(&nr_groups_shared, 1);
-		bpf_map_update_elem(&group_ids, &id, &parent, BPF_ANY);
 		return parent;
 	}
 	g = group_state(group);
@@ -517,8 +518,14 @@ COLD u32 group_add(u64 id, u64 parent_id)
 	}
 	if (group / 64 >= nr_group_words)
 		nr_group_words = group / 64 + 1;
+	/* No memory: its tasks count as the root's own. */
+	if (bpf_map_update_elem(&group_ids, &id, &group, BPF_ANY)) {
+		g->id = 0;
+		if (group != ROOT_GROUP)
+			bpf_map_push_elem(&free_groups, &group, BPF_EXIST);
+		return ROOT_GROUP;
+	}
 	__sync_fetch_and_add(&nr_groups, 1);
-	bpf_map_update_elem(&group_ids, &id, &group, BPF_ANY);
 	return group;
 }
 

@@ -50,6 +50,7 @@ struct cpu_domain {
 	u32 llc;		/* the same for CPUs that share a last-level cache; has no other meaning */
 	s32 core_next;		/* next in the ring of CPUs that share its core; itself: it shares it with none */
 	s32 stack_next;		/* next in the ring of CPUs on its hardware thread (stacked vCPUs) */
+	s32 llc_next;		/* next in the ring of CPUs that share its last-level cache (hosts) */
 };
 
 /* Most members of a ring that are visited. */

@@ -49,7 +49,11 @@ static __always_inline u32 limit_above(const struct group_state *g)
 	return limit_of(g->parent);
 }
 
-COLD int quota_charge(u32 group, u64 service_ns)
+/*
+ * Charges a task's run time to all quotas above it. A kernel thread is never throttled: what it runs beyond a debt of one period's quota is not
+ * charged (`unstoppable`), or the others of its group would pay for it long after it has stopped.
+ */
+COLD int quota_charge(u32 group, u64 service_ns, bool unstoppable)
 {
 	u32 limit = limit_of(group), i;
 
@@ -61,7 +65,8 @@ COLD int quota_charge(u32 group, u64 service_ns)
 		g = group_state(limit);
 		if (!g)
 			break;
-		__sync_fetch_and_sub(&g->pool_ns, service_ns);
+		if (!unstoppable || may_charge_unstoppable(g->pool_ns, g->quota_ns))
+			__sync_fetch_and_sub(&g->pool_ns, service_ns);
 		limit = limit_above(g);
 	}
 	return 0;
@@ -159,6 +164,9 @@ COLD int set_quota(u32 group, u64 quota_ns, u64 period_ns, u64 burst_ns)
 	had = g->quota_ns;
 	if (!period_ns)
 		quota_ns = 0;
+	/* As most groups are created: what is known of the set of quotas stays true. */
+	if (!had && !quota_ns)
+		return 0;
 	g->period_ns = period_ns;
 	g->burst_ns = burst_ns;
 	g->period_start_ns = k_now();

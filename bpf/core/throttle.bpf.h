@@ -190,7 +190,9 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 	 * to exit, stop or answer a signal.
 	 */
 	overdue = !may_throttle(task) || quota_wait_too_long(sub_floor_u64(now, t->throttled_at_ns), watchdog_ns);
-	debt = !overdue && side_debt_ns(task, t, now);
+	/* A loan is taken only by who needs one. */
+	other = exhausted(t->group, now);
+	debt = !overdue && other && side_debt_ns(task, t, now);
 	if (overdue_only && !overdue && !debt) {
 		verdict = STAY;
 		goto out;
@@ -201,7 +203,6 @@ COLD u64 readmit(s32 pid, s32 cpu, u32 limit, bool overdue_only)
 			goto out;
 		leave(t, now);
 	}
-	other = exhausted(t->group, now);
 	if (other && !overdue && !debt) {
 		verdict = other == limit ? STAY : ELSEWHERE + (u64)other;
 		goto out;

@@ -187,6 +187,9 @@ static __always_inline void take_turn(struct task_struct *p, struct task_state *
 		return;
 	}
 	c->endless = 0;
+	/* A best-effort task runs beside normal ones only so that it does not wait for ever, and there may be many of them. */
+	if (t->class == CLASS_BEST_EFFORT && waiting_normal(cpu, c))
+		turn = min_u64(turn, TANDEM_REQUEST_MIN_NS);
 	turn = min_u64(turn, allowance);
 	k_set_slice(p, turn);
 	end_turn_at(c, cpu, now + turn, now);
@@ -217,17 +220,23 @@ static __always_inline bool begins_anew(const struct task_struct *p, const struc
 	return c->tickless && (enq_flags & SCX_ENQ_LAST) && t->class == CLASS_NORMAL && cpu == scx_bpf_task_cpu(p);
 }
 
+/* The weight that a task of this class shares a CPU with: best-effort tasks make room for normal ones, and are spread over the CPUs as well. */
+static __always_inline u64 weight_beside(const struct cpu_state *c, u32 class)
+{
+	return c->weight[1] + (class == CLASS_BEST_EFFORT ? c->weight[0] : 0);
+}
+
 /* The CPU that p may use with the least load once p is there. For a task that has no place yet, or cannot stay where it was. */
 COLD s32 lightest_cpu(struct task_struct *p __arg_trusted, s32 cpu)
 {
 	struct cpu_state *own = cpu_state(cpu);
 	struct task_state *t = task_state(p);
 	u64 weight = t ? t->weight : TANDEM_WEIGHT_NICE_0, now = k_now(), least;
-	u32 from = scan_from(), i;
+	u32 from = scan_from(), class = t ? t->class : CLASS_NORMAL, i;
 
 	if (!own)
 		return cpu;
-	least = load_of(own->weight[1] + weight, side_capacity(own, now));
+	least = load_of(weight_beside(own, class) + weight, side_capacity(own, now));
 	bpf_for(i, 0, nr_candidates()) {
 		u32 other = candidate(p, from, i);
 		struct cpu_state *c = cpu_state(other);
@@ -235,7 +244,7 @@ COLD s32 lightest_cpu(struct task_struct *p __arg_trusted, s32 cpu)
 
 		if (!c || !c->online || !side_usable(c) || !k_allowed(p, other))
 			continue;
-		load = load_of(c->weight[1] + weight, side_capacity(c, now));
+		load = load_of(weight_beside(c, class) + weight, side_capacity(c, now));
 		if (load >= least)
 			continue;
 		least = load;

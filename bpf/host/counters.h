@@ -13,6 +13,6 @@
 	X(YIELDED, yielded, "directed yields whose target ran next on the yielder's pCPU") \
 	X(BROKEN, broken, "directed yields that were claimed and not kept; must be 0") \
 	X(ON_DEBT, on_debt, "slices without quota: of a vCPU that may hold a kernel lock, or of a VMM") \
-	X(VCPUS, vcpus, "threads found to run a vCPU")
+	X(VCPUS, vcpus_found, "threads found to run a vCPU")
 
 #endif

@@ -22,6 +22,8 @@ struct side_cpu {
 	u64 share_at_ns;	/* when `share` was last updated */
 	u32 share;		/* what higher classes leave of this pCPU, of TANDEM_SCALE (policy/host/away.h) */
 	u32 pull_first;		/* pCPU plus 1 whose waiting task this idle one was kicked for; 0: none (any CPU) */
+	u32 light_next;		/* a task that usually sleeps soon has been chosen to run next (any CPU) */
+	u32 unused;
 };
 
 /* The host side's part of a task's record. */

@@ -35,6 +35,7 @@ struct kvm_vcpu___tandem {
 	struct preempt_notifier___tandem preempt_notifier;
 	int vcpu_id;
 	bool preempted;
+	bool wants_to_run;	/* its thread is in KVM's run function; since 6.11 */
 	struct kvm_vcpu_arch___tandem arch;
 };
 
@@ -100,6 +101,12 @@ static __always_inline u32 kvm_exit_code(struct kvm_vcpu___tandem *vcpu, u32 isa
 }
 
 /* Where a vCPU's preempt notifier is in its record. */
+/* Is the thread that KVM switches in with this vCPU about to run it? KVM loads a vCPU for other system calls as well. */
+static __always_inline bool kvm_is_in_run(struct kvm_vcpu___tandem *vcpu)
+{
+	return !bpf_core_field_exists(vcpu->wants_to_run) || BPF_CORE_READ(vcpu, wants_to_run);
+}
+
 static __always_inline u64 kvm_notifier_offset(void)
 {
 	return bpf_core_field_offset(struct kvm_vcpu___tandem, preempt_notifier);

@@ -87,11 +87,12 @@ static __always_inline enum fate announce(struct task_struct *p, struct task_sta
 	if (c->endless || (t->class == CLASS_NORMAL && c->curr_class == CLASS_BEST_EFFORT))
 		return PREEMPTS;
 	if (!k_is_pinned(p) && k_any_idle()) {
-		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-		other = idle != cpu ? cpu_state(idle) : NULL;
+		idle = idle_for(p, c, cpu, now);
+		other = cpu_state(idle);
 		if (other) {
 			/* On a large host it would not find the task by itself. */
-			other->side.pull_first = cpu + 1;
+			if (idle != cpu)
+				other->side.pull_first = cpu + 1;
 			k_kick_idle(idle);
 			return RUNS_SOON;
 		}
@@ -153,6 +154,7 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 	now = k_now();
 	/* The next turn may have been yielded to another task: that is dispatch's to keep. */
 	if (!c->side.yield_to && serves_at_once(p, t, c, cpu, enq_flags, now)) {
+		c->side.light_next = is_light(t->mean_burst_ns);
 		k_insert_local(p, c->base_request_ns, enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
@@ -188,10 +190,14 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 	/* Nothing is known of a new task: a program that forks all the time would leave nothing to one that computes. */
 	fate = announce(p, t, c, cpu, enq_flags, k_ran_ns(p) && comes_promptly(t, c, cpu, clock), now);
 	if (fate == PREEMPTS && !c->side.yield_to && (takes_over(p, t, c, cpu) || takes_over_there(p, t, c, cpu))) {
+		c->side.light_next = is_light(t->mean_burst_ns);
 		k_insert_local(p, remaining(t), enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
 	put_in_order(p, t, c, cpu, now, enq_flags);
+	/* The last task there may have gone to sleep meanwhile, and that pCPU looked into its queue before the kernel put p there. */
+	if (fate == WAITS && cpu != scx_bpf_task_cpu(p))
+		k_kick_idle(cpu);
 	if (fate == PREEMPTS || (fate == WAITS && waits_behind_lone(t, c, now) && !ends_with_request(c, cpu, now)))
 		k_kick_preempt(cpu);
 }
@@ -293,6 +299,8 @@ void BPF_STRUCT_OPS(host_running, struct task_struct *p)
 	side_cpu_back(c, now);
 	if (c->side.pull_first)
 		c->side.pull_first = 0;
+	if (c->side.light_next)
+		c->side.light_next = 0;
 	looks_for_vcpu(t, c);
 	turn_begins(p, t, c, cpu, now);
 	turn_lasts(p, t, c, cpu, now);

@@ -461,7 +461,7 @@ int observe_comes(u64 *ctx)
 	if (!c || bpf_get_func_arg(ctx, 0, &notifier))
 		return 0;
 	vcpu = notifier - kvm_notifier_offset();
-	if (c->vcpu != vcpu && runs_vcpu((void *)vcpu))
+	if (c->vcpu != vcpu && kvm_is_in_run((void *)vcpu) && runs_vcpu((void *)vcpu))
 		c->vcpu = vcpu;
 	return 0;
 }
@@ -506,7 +506,8 @@ int BPF_PROG(observe_interrupt, void *a)
 static __always_inline u32 class_of_svm(u32 code)
 {
 	switch (code) {
-	case 0x78: return EXIT_HALT;
+	/* Since 6.15 KVM may let the processor halt by itself where nothing is pending (Idle HLT). */
+	case 0x78: case 0xa6: return EXIT_HALT;
 	case 0x60: case 0x61: case 0x62: return EXIT_INTERRUPT;
 	case 0x64: return EXIT_WINDOW;
 	case 0x7c: return EXIT_MSR;

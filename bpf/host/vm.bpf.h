@@ -282,11 +282,14 @@ SEC("?fentry/kvm_sched_in")
 int host_vcpu_comes(u64 *ctx)
 {
 	struct task_state *t = current_state();
-	u64 notifier = 0;
+	u64 notifier = 0, vcpu;
 
 	/* As a number: the verifier takes no steps back from a pointer. */
-	if (t && !bpf_get_func_arg(ctx, 0, &notifier))
-		runs_this(t, notifier - kvm_notifier_offset());
+	if (!t || bpf_get_func_arg(ctx, 0, &notifier))
+		return 0;
+	vcpu = notifier - kvm_notifier_offset();
+	if (kvm_is_in_run((void *)vcpu))
+		runs_this(t, vcpu);
 	return 0;
 }
 

@@ -36,6 +36,12 @@ static __always_inline bool waits_where_counted(struct task_struct *to, const st
 	return queue_cpu(t) >= 0 && k_dsq_of(to) == queue_of(queue_cpu(t), t->class);
 }
 
+/* Does it wait for a pCPU, in whichever of its queues? */
+static __always_inline bool waits_for_pcpu(struct task_struct *to, const struct task_state *t)
+{
+	return waits_where_counted(to, t) || (queue_cpu(t) >= 0 && k_dsq_of(to) == late_queue_of(queue_cpu(t)));
+}
+
 /* One that may run on a single pCPU can still be served there. */
 static __always_inline bool may_run_at(const struct task_struct *to, const struct task_state *t, s32 cpu)
 {
@@ -63,6 +69,9 @@ bool BPF_STRUCT_OPS(host_yield, struct task_struct *from, struct task_struct *to
 	if (!there || t->run_cpu != cpu || !is_vcpu(t) || !vm_uses(t, VM_YIELD) || target->side.vm != t->side.vm ||
 	    target->throttled_at_ns || target->class != t->class || !may_run_at(to, target, cpu) || !waits_where_counted(to, target))
 		return false;
+	/* It would be throttled as soon as it runs. */
+	if (nr_limits && exhausted(target->group, now))
+		return false;
 	if (is_far_ahead(t, c, curr_v_now(c, now), now) || is_far_ahead(target, there, target->v, now))
 		return false;
 	/* A task that has been chosen to run next here: then the kernel does not ask for another one. */
@@ -88,7 +97,7 @@ static __always_inline void claim_lost(struct task_struct *to, struct task_state
 	if (!t || t->side.yield_cpu != cpu)
 		return;
 	t->side.yield_cpu = -1;
-	if (t->run_cpu < 0 && waits_where_counted(to, t))
+	if (t->run_cpu < 0 && waits_for_pcpu(to, t))
 		count(c, CNT_BROKEN);
 }
 
@@ -129,11 +138,13 @@ COLD bool serve_yielded(s32 cpu)
 
 	if (!c || !by)
 		return false;
+	/* Until it runs the claim stands, so that nobody comes before it, and no other pCPU claims it. */
 	pid = c->side.yield_to;
-	c->side.yield_to = 0;
 	to = bpf_task_from_pid(pid);
-	if (!to)
+	if (!to) {
+		c->side.yield_to = 0;
 		return false;
+	}
 	bpf_rcu_read_lock();
 	t = task_state(to);
 	if (!t || t->side.yield_cpu != cpu || t->run_cpu >= 0 || !may_run_at(to, t, cpu) || !waits_where_counted(to, t))
@@ -167,10 +178,10 @@ COLD bool serve_yielded(s32 cpu)
 		not_taken_over(pid);
 	}
 out:
-	if (moved && t->was_late)
-		count(c, CNT_YIELDED);
-	else
+	if (!moved || !t || !t->was_late) {
+		c->side.yield_to = 0;
 		claim_lost(to, t, c, cpu);
+	}
 	bpf_rcu_read_unlock();
 	bpf_task_release(to);
 	return moved;
@@ -187,6 +198,7 @@ static __always_inline void yield_served(struct task_struct *p, struct task_stat
 		return;
 	/* Here on the yielder's time; elsewhere because another pCPU was free sooner. */
 	if (t->side.yield_cpu == cpu) {
+		count(c, CNT_YIELDED);
 		if (c->side.yield_ns && c->side.yield_ns < p->scx.slice) {
 			k_set_slice(p, c->side.yield_ns);
 			end_turn_at(c, cpu, now + c->side.yield_ns, now);

@@ -43,7 +43,7 @@ static s32 anybody_idle(struct task_struct *p, struct task_state *t, struct cpu_
 	return -1;
 }
 
-void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next, u32 speed, bool tickless)
+void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next, s32 llc_next, u32 speed, bool tickless)
 {
 	struct cpu_domain *d = bpf_map_lookup_elem(&domains, &cpu);
 	struct cpu_state *c = cpu_state(cpu);
@@ -60,6 +60,7 @@ void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next, u32 speed, 
 	d->llc = llc;
 	d->core_next = core_next;
 	d->stack_next = stack_next;
+	d->llc_next = llc_next;
 }
 
 void sim_set_up(u32 cpu_ids, bool page, u64 request_ns, bool timers, u64 watchdog, u32 llcs, bool uneven_rings,

@@ -5,7 +5,7 @@
 #include "exports.h"
 #include "common.h"
 
-void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next, u32 speed, bool tickless)
+void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next, s32 llc_next, u32 speed, bool tickless)
 {
 	struct cpu_domain *d = bpf_map_lookup_elem(&domains, &cpu);
 	struct cpu_state *c = cpu_state(cpu);
@@ -19,6 +19,7 @@ void sim_set_up_cpu(u32 cpu, u32 llc, s32 core_next, s32 stack_next, u32 speed, 
 	d->llc = llc;
 	d->core_next = cpu;
 	d->stack_next = cpu;
+	d->llc_next = llc_next;
 }
 
 /* A host has neither a page nor faults. */
@@ -63,9 +64,20 @@ bool sim_runs_vcpu(u32 vm, u32 vcpu)
 	if (vm >= SIM_VMS || vcpu >= SIM_VCPUS)
 		return false;
 	kvm_vcpus[vcpu].kvm = &kvms[vm];
+	kvm_vcpus[vcpu].wants_to_run = true;
 	ctx[0] = (u64)&kvm_vcpus[vcpu];
 	host_vcpu_runs(ctx);
 	return true;
+}
+
+/* The current thread is switched in while KVM does something else with this vCPU for it: it sets registers, say. */
+void sim_sets_up_vcpu(u32 vm, u32 vcpu)
+{
+	u64 ctx[1] = { (u64)&kvm_vcpus[vcpu % SIM_VCPUS].preempt_notifier };
+
+	kvm_vcpus[vcpu % SIM_VCPUS].kvm = &kvms[vm % SIM_VMS];
+	kvm_vcpus[vcpu % SIM_VCPUS].wants_to_run = false;
+	host_vcpu_comes(ctx);
 }
 
 /* The current thread, in KVM's run function for this vCPU, has been switched in. */

@@ -41,6 +41,8 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// apart, up to the second one.
 const LINGER: Duration = Duration::from_secs(5);
 const LONGEST_LINGER: Duration = Duration::from_secs(90);
+/// Requests that are closer together are one reader's, who opens the socket or waits for an interval to end: they say nothing of its habit.
+const SAME_READER: Duration = Duration::from_secs(1);
 /// How long it looks which vCPUs there are, before its first interval.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// How long a client waits for an interval of the observer to end, and how often it asks.
@@ -244,8 +246,11 @@ impl Readers {
     /// One asks. Returns whether nobody has for a while.
     fn ask(&mut self, now: Instant) -> bool {
         let is_new = !self.read_at(now);
-        let gap = self.asked.map_or(Duration::ZERO, |asked| now.saturating_duration_since(asked));
-        self.linger = if gap > LONGEST_LINGER { LINGER } else { (gap * 3 / 2).clamp(LINGER, LONGEST_LINGER) };
+        let gap = self.asked.map_or(Duration::MAX, |asked| now.saturating_duration_since(asked));
+        if gap >= SAME_READER {
+            let habit = gap.saturating_mul(3) / 2;
+            self.linger = if gap > LONGEST_LINGER { LINGER } else { habit.clamp(LINGER, LONGEST_LINGER) };
+        }
         self.asked = Some(now);
         is_new
     }
@@ -352,7 +357,10 @@ impl<'a, 'o> Running<'a, 'o> {
 
     /// New VMs get their names and what was set for them.
     fn greet(&mut self, vms: &[Vm]) -> Result<(), HostError> {
-        self.host.labels.update(&vms.iter().map(|vm| vm.pid).collect());
+        let there: BTreeSet<u32> = vms.iter().map(|vm| vm.pid).collect();
+        // One table for both: the name in the metrics is the one to set something for.
+        self.host.labels.keep(&there.union(&self.totals.snapshot.vms()).copied().collect());
+        self.host.labels.add(&there);
         self.installed.retain(|record| vms.iter().any(|vm| (vm.number, vm.generation) == *record));
         for vm in vms {
             if self.installed.insert((vm.number, vm.generation)) {
@@ -385,8 +393,9 @@ impl<'a, 'o> Running<'a, 'o> {
             self.next_interval = now + WARM_UP;
         }
         let interval_ends = read && now >= self.next_interval;
-        let watching = self.host.watch.as_mut().filter(|watch| interval_ends && watch.watches());
-        let ended = match watching.map(Watch::interval) {
+        let Host { watch, labels, .. } = &mut *self.host;
+        let watching = watch.as_mut().filter(|watch| interval_ends && watch.watches());
+        let ended = match watching.map(|watch| watch.interval(labels)) {
             Some(ended) => self.host.unless_it_fails(ended).flatten(),
             None => None,
         };
@@ -410,6 +419,7 @@ impl<'a, 'o> Running<'a, 'o> {
 
     /// What each VM is entitled to, by the weights as they are set now.
     fn entitle(&mut self, vms: &[Vm]) {
+        self.host.labels.read_cgroups_again();
         let claims: Vec<Claim> = vms
             .iter()
             .map(|vm| Claim::of(Path::new(CGROUPS), &self.host.labels.of(vm.pid).cgroup, vm.vcpus))
@@ -626,6 +636,8 @@ fn load<'a>(
         // Cores are left to the kernel's own idle selection.
         put(offset_of!(intf::cpu_domain, core_next), cpu);
         put(offset_of!(intf::cpu_domain, stack_next), cpu);
+        let near = views.get(llc).map_or(cpu, |cpus| next_in(cpus, cpu));
+        put(offset_of!(intf::cpu_domain, llc_next), near);
         skel.maps.domains.update(&cpu.to_ne_bytes(), &record, MapFlags::ANY)?;
     }
     if let Some(data) = skel.maps.data_data.as_mut() {
@@ -644,6 +656,13 @@ fn load<'a>(
     Ok(skel)
 }
 
+/// The CPU after `cpu` in a list of CPUs, round and round; `cpu` itself if it is not in there.
+fn next_in(cpus: &[usize], cpu: u32) -> u32 {
+    let at = cpus.iter().position(|other| *other == cpu as usize);
+    let next = at.and_then(|at| cpus.get(at + 1).or_else(|| cpus.first()));
+    next.map_or(cpu, |next| *next as u32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -655,9 +674,15 @@ mod tests {
         assert!(!readers.read_at(at(0)));
         assert!(readers.ask(at(0)));
         assert!(readers.read_at(at(4)) && !readers.read_at(at(5)));
-        // Every ten seconds: the second request is new, too, the third is not.
-        assert!(readers.ask(at(10)) && readers.read_at(at(24)));
-        assert!(!readers.ask(at(20)) && readers.read_at(at(34)) && !readers.read_at(at(35)));
+        // Every ten seconds: the second request is new, too, the third is not. Each comes twice, once for the connection.
+        let again = |seconds: u64| at(seconds) + Duration::from_millis(5);
+        assert!(readers.ask(at(10)) && !readers.ask(again(10)) && readers.read_at(at(24)));
+        assert!(
+            !readers.ask(at(20))
+                && !readers.ask(again(20))
+                && readers.read_at(at(34))
+                && !readers.read_at(at(36))
+        );
         // Every 80 seconds.
         assert!(
             readers.ask(at(1000))

@@ -45,6 +45,7 @@ pub mod safe {
         paid_ns(unpaid_ns: i64, owed_ns: i64, service_ns: u64) -> i64;
         passed_down(unpaid_ns: i64, own_cpu_bound: u64, child_cpu_bound: u64) -> u64;
         periods_passed(now_ns: u64, start_ns: u64, period_ns: u64) -> u64;
+        may_charge_unstoppable(pool_ns: i64, quota_ns: u64) -> bool;
         pool_refilled(pool_ns: i64, quota_ns: u64, burst_ns: u64, periods: u64, uncharged: u64) -> i64;
         uncharged_ns(running: u32, periods: u64, period_ns: u64) -> u64;
         quota_run_ns(pool_ns: i64, running_cpus: u32) -> u64;

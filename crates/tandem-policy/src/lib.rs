@@ -49,7 +49,8 @@ pub mod hweight {
 /// Quotas (`policy/quota.h`).
 pub mod quota {
     pub use crate::ffi::safe::{
-        periods_passed, pool_refilled, quota_loan_ns, quota_run_ns, quota_wait_too_long, uncharged_ns,
+        may_charge_unstoppable, periods_passed, pool_refilled, quota_loan_ns, quota_run_ns,
+        quota_wait_too_long, uncharged_ns,
     };
 }
 

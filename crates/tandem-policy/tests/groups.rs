@@ -123,6 +123,20 @@ proptest! {
         prop_assert!(group_scale(scale, weight, active) >= 1);
     }
 
+    #[test]
+    fn who_cannot_be_throttled_owes_a_period_and_one_charge_at_most(
+        quota in 1_000_000u64..100_000_000, charges in prop::collection::vec(1u64..4_000_000, 1..400),
+    ) {
+        let mut pool = quota as i64;
+        for charge in charges {
+            if may_charge_unstoppable(pool, quota) {
+                pool -= charge as i64;
+            }
+        }
+        prop_assert!(pool > -(quota as i64) - 4_000_000);
+        prop_assert!(!may_charge_unstoppable(-(quota as i64), quota) && may_charge_unstoppable(1 - quota as i64, quota));
+    }
+
     /// Charges, refills and debts: what is used never exceeds what is granted by more than one overrun.
     #[test]
     fn quota_is_conserved_to_the_nanosecond(

@@ -112,6 +112,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     experiment!("neighbours-8-bursty", NEIGHBOURS, "the neighbour takes a pCPU for 6 ms now and then"),
     experiment!("neighbours-16", NEIGHBOURS, "twice as many"),
     experiment!("neighbours-16-cfs", NEIGHBOURS, "twice as many, CFS"),
+    experiment!("both-8", "ours: both halves", "neither is in the other's way"),
     experiment!(irregular "fig11a", "vSched, Fig. 11a"),
     experiment!(irregular "fig14", "vSched, Fig. 14"),
     experiment!(irregular "fig14-filler", "vSched, Fig. 14"),

@@ -8,6 +8,7 @@ use tandem_sim::machine::state::State;
 use tandem_sim::machine::Machine;
 use tandem_sim::program::{Program, Step};
 use tandem_sim::random::Spread;
+use tandem_sim::scenario::Scenario;
 use tandem_sim::scx::{Settings, Techniques};
 use tandem_sim::setup::{host, GroupSpec, KernelSpec, TaskSpec};
 
@@ -620,5 +621,114 @@ fn a_program_that_forks_has_its_share_and_no_more() {
             (0.85 * share..1.12 * share).contains(&part),
             "{part} beside {beside}, {run_us} us at a time"
         );
+    }
+}
+
+/// KVM loads a vCPU for whoever sets it up as well, the VMM's main thread say.
+#[test]
+fn who_sets_up_a_vcpu_does_not_run_it() {
+    let mut m = machine(1, 0);
+    let task = m.add_task(0, &TaskSpec::new("vmm", Program::cpu_bound(1000.0)), 1);
+    m.run(S / 10, MOST).unwrap();
+    let number = m.tasks[task].scx.unwrap();
+    let policy = m.worlds[0].policy.as_mut().unwrap();
+    policy.sets_up_vcpu(number, 3, 7);
+    assert_eq!(policy.counter(c"vcpus_found"), Some(0));
+    policy.runs_vcpu(number, 3, 7).unwrap();
+    assert_eq!(policy.counter(c"vcpus_found"), Some(1));
+}
+
+/// Two caches of two pCPUs. On the first two a VM computes; a thread of the host that is bound to the first wakes up for a moment many times a
+/// second, or computes as well. Returns how often a task was pulled to the other cache, where nobody runs, and the part of a pCPU that the vCPU
+/// beside that thread gets.
+fn beside_a_bound_thread(run_us: f64, sleep_us: f64) -> (u64, f64) {
+    let hardware = Hardware { caches: 2, cores: 2, ..Hardware::default() };
+    let mut m = host(hardware.clone(), Costs::default(), &KernelSpec::recent(), 1);
+    let caches = (0..hardware.cpus()).map(|cpu| hardware.cache_of(cpu)).collect();
+    m.attach(0, &Settings { of_the_host: true, caches, ..Settings::of(hardware) }).unwrap();
+    let layout = Hardware { cores: 2, ..Hardware::default() };
+    let world = m.add_guest("vm", &KernelSpec::recent(), layout, &[vec![0, 2, 3], vec![1]], &[0, 0]);
+    for cpu in 0..2 {
+        let program = Program::cpu_bound(1000.0);
+        m.add_task(world, &TaskSpec { cpus: Some(vec![cpu]), ..TaskSpec::new("computes", program) }, 1);
+    }
+    m.run(S, MOST).unwrap();
+    let vcpus: Vec<usize> = m.worlds[world].cpus.iter().filter_map(|cpu| cpu.vcpu).collect();
+    let before = (counter(&mut m, c"far"), ran(&m, &vcpus[..1]));
+    let mut program = Program::cpu_bound(run_us);
+    program.steps.push(Step::Sleep(Spread::constant(sleep_us)));
+    let bound = TaskSpec { cpus: Some(vec![0]), start_ns: m.now, ..TaskSpec::new("bound", program) };
+    m.add_task(0, &bound, 1);
+    m.run(3 * S, MOST).unwrap();
+    (counter(&mut m, c"far") - before.0, (ran(&m, &vcpus[..1]) - before.1) / (2 * S) as f64)
+}
+
+#[test]
+fn a_vcpu_keeps_its_cache_unless_it_would_wait_for_long() {
+    let (far, _) = beside_a_bound_thread(20.0, 3000.0);
+    assert_eq!(far, 0, "it waits for 20 us at a time");
+    let (_, part) = beside_a_bound_thread(10_000.0, 10.0);
+    assert!(part > 0.95, "{part} of a pCPU, and two are idle");
+}
+
+/// Two VMs of weights 2:1 on two pCPUs; in the first three equal threads compute. Either kernel may have a scheduler of its own.
+fn halves(host: &str, guest: &str) -> Machine {
+    let text = format!(
+        r#"
+name = "halves"
+duration_s = 12.0
+warmup_s = 2.0
+hardware = {{ cores = 2 }}
+host = {{ scheduler = "{host}" }}
+[[vm]]
+name = "a"
+vcpus = 2
+weight = 200
+kernel = {{ scheduler = "{guest}" }}
+[[vm]]
+name = "b"
+vcpus = 2
+[[workload]]
+name = "three"
+in = "a"
+text = '''{{"tasks": {{"thread": {{"instance": 3, "loop": -1, "run": 1000}}}}}}'''
+[[workload]]
+name = "two"
+in = "b"
+text = '''{{"tasks": {{"thread": {{"instance": 2, "loop": -1, "run": 1000}}}}}}'''
+"#
+    );
+    let mut stage = Scenario::parse(&text, "halves").and_then(|scenario| scenario.stage(1)).unwrap();
+    stage.machine.run(stage.end, MOST).unwrap();
+    stage.machine
+}
+
+/// An event counter of a kernel's scheduler, over all its CPUs; none: it has no such scheduler.
+fn counter_of(m: &mut Machine, world: usize, name: &CStr) -> Option<u64> {
+    m.worlds[world].policy.as_mut().and_then(|policy| policy.counter(name))
+}
+
+#[test]
+fn each_kernel_has_a_scheduler_of_its_own() {
+    for (host, guest) in [("eevdf", "tandem"), ("tandem", "eevdf"), ("tandem", "tandem")] {
+        let mut m = halves(host, guest);
+        // What only the one or the other counts.
+        assert_eq!(counter_of(&mut m, 0, c"vcpus_found"), (host == "tandem").then_some(4), "{host}, {guest}");
+        let steered = counter_of(&mut m, 1, c"steered");
+        assert_eq!(steered.is_some(), guest == "tandem", "{host}, {guest}");
+        if host == "tandem" {
+            let vms = [1, 2].map(|world| {
+                let vcpus: Vec<usize> = m.worlds[world].cpus.iter().filter_map(|cpu| cpu.vcpu).collect();
+                ran(&m, &vcpus)
+            });
+            assert!((vms[0] / vms[1] / 2.0 - 1.0).abs() < 0.03, "{guest}: {vms:?}");
+        }
+        if guest == "tandem" {
+            let of_guest = m.tasks.iter().filter(|task| task.world == 1 && !task.name.starts_with("probe"));
+            let threads: Vec<f64> = of_guest.map(|task| task.ran_ns as f64).collect();
+            assert_eq!(threads.len(), 3);
+            let mean = threads.iter().sum::<f64>() / 3.0;
+            assert!(threads.iter().all(|ran| (ran / mean - 1.0).abs() < 0.03), "{host}: {threads:?}");
+        }
     }
 }

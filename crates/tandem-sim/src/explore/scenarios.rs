@@ -612,7 +612,7 @@ pub const SCENARIOS: &[Scenario] = &[
             },
             |actor| actor.schedule(0),
         ],
-        moves: &[c"pulled", c"vcpus"],
+        moves: &[c"pulled", c"vcpus_found"],
         check: promises_are_kept,
         ..PLAIN
     },

@@ -249,7 +249,7 @@ impl Policy {
                     &self.image,
                     "sim_set_up",
                 )?,
-                function::<extern "C" fn(u32, u32, i32, i32, u32, bool)>(&self.image, "sim_set_up_cpu")?,
+                function::<extern "C" fn(u32, u32, i32, i32, i32, u32, bool)>(&self.image, "sim_set_up_cpu")?,
             )
         };
         let cpus = settings.cpus;
@@ -270,7 +270,10 @@ impl Policy {
             uneven |= stack != cpu || core != cpu;
             let speed = (settings.speeds[cpu] * SCALE).round() as u32;
             let no_tick = settings.nohz_full;
-            self.with(0, |_| set_up_cpu(cpu as u32, cache as u32, core as i32, stack as i32, speed, no_tick));
+            let near = next(&settings.caches, cpu) as i32;
+            self.with(0, |_| {
+                set_up_cpu(cpu as u32, cache as u32, core as i32, stack as i32, near, speed, no_tick);
+            });
             self.write_page(cpu, 0, 0, true);
         }
         let caches = caches.len();

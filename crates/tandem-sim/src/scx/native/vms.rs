@@ -77,6 +77,15 @@ impl Policy {
         Ok(())
     }
 
+    /// A task is switched in while it sets up a vCPU of a VM, both by their numbers, and does not run it.
+    pub fn sets_up_vcpu(&mut self, task: usize, vm: u32, vcpu: u32) {
+        // SAFETY: the type is that in native/host.c.
+        let sets_up = unsafe { function::<extern "C" fn(u32, u32)>(&self.image, "sim_sets_up_vcpu") };
+        if let Ok(sets_up) = sets_up {
+            self.in_kvm(task, || sets_up(vm, vcpu));
+        }
+    }
+
     /// KVM destroys a VM.
     pub fn vm_ends(&mut self, vm: u32) {
         // SAFETY: the type is that in native/host.c.
