@@ -68,6 +68,7 @@ mod tests {
         assert!(text.contains("tandem_guest_vcpu_preemption_seconds{cpu=\"0\"} 0.0015\n"), "{text}");
         assert!(!text.contains("cpu=\"1\""), "{text}");
         assert!(text.ends_with("# EOF\n"));
+        assert_eq!(tandem_daemon::exporter::declared_twice(&text), None, "{text}");
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let value = line.rsplit(' ').next().unwrap_or("");
             assert!(value.parse::<f64>().is_ok(), "{line}");
