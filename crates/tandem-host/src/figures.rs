@@ -1,7 +1,7 @@
 //! What was observed: totals at a moment, and what came between two.
 
 use crate::times::Times;
-use crate::vms::Label;
+use crate::vms::{Label, TAKEN_BY_HOST, TAKEN_BY_ITSELF, TAKEN_BY_UNKNOWN};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use tandem_bpf::observe::intf;
@@ -318,10 +318,10 @@ fn taken_by(
     labels: &BTreeMap<u32, Label>,
 ) -> Vec<(String, f64)> {
     let name = |taker: Taker| match taker {
-        Taker::Vm(pid) if pid == vm => "itself".to_owned(),
+        Taker::Vm(pid) if pid == vm => TAKEN_BY_ITSELF.to_owned(),
         Taker::Vm(pid) => labels.get(&pid).map_or_else(|| format!("vm-{pid}"), |label| label.name.clone()),
-        Taker::Other => "host".to_owned(),
-        Taker::Unknown => "unknown".to_owned(),
+        Taker::Other => TAKEN_BY_HOST.to_owned(),
+        Taker::Unknown => TAKEN_BY_UNKNOWN.to_owned(),
     };
     let mut list: Vec<(String, f64)> = later
         .taken_ns

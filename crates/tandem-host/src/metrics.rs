@@ -2,7 +2,7 @@
 //! (`..._domain_vcpu_delay_seconds_total{domain,vcpu}`), so that panels need another prefix only.
 
 use crate::figures::{Role, Snapshot, Taker, Thread, EXITS};
-use crate::vms::Labels;
+use crate::vms::{Labels, TAKEN_BY_HOST, TAKEN_BY_UNKNOWN};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use tandem_daemon::exporter::head;
@@ -87,8 +87,8 @@ pub(crate) fn of_vms(totals: &Totals, text: &mut String) {
     for ((vm, taker), ns) in &totals.snapshot.taken_ns {
         let by = match taker {
             Taker::Vm(pid) => domain(totals, *pid),
-            Taker::Other => "host".into(),
-            Taker::Unknown => "unknown".into(),
+            Taker::Other => TAKEN_BY_HOST.into(),
+            Taker::Unknown => TAKEN_BY_UNKNOWN.into(),
         };
         let _ = writeln!(
             text,

@@ -7,6 +7,7 @@ use crate::sys;
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
+use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 use std::path::Path;
 use tandem_bpf::observe::{intf, ObserveSkel, ObserveSkelBuilder};
@@ -169,16 +170,16 @@ impl<'a> Observer<'a> {
             let (Some(from), Some(by), Some(ns)) = (number(&key), number(&key[4..]), long(&value)) else {
                 continue;
             };
-            if !vms.contains(&from) {
-                of_the_dead.push(key);
-                continue;
-            }
             let by = match by {
                 intf::TAKEN_OTHER => Taker::Other,
                 intf::TAKEN_UNKNOWN => Taker::Unknown,
                 pid => Taker::Vm(pid),
             };
-            snapshot.taken_ns.insert((from, by), ns);
+            if is_between_living(from, by, &vms) {
+                snapshot.taken_ns.insert((from, by), ns);
+            } else {
+                of_the_dead.push(key);
+            }
         }
         for key in of_the_dead {
             let _ = map.delete(&key);
@@ -188,6 +189,12 @@ impl<'a> Observer<'a> {
         snapshot.bpf_ns = if self.cost { bpf_time_ns() } else { 0 };
         Ok(snapshot)
     }
+}
+
+/// Is what `by` has taken from VM `from` still told? Not once either has ended: on a host where VMs come and go there is no room for all pairs that
+/// ever were, and the number of a process may be another VM's next.
+fn is_between_living(from: u32, by: Taker, living: &BTreeSet<u32>) -> bool {
+    living.contains(&from) && !matches!(by, Taker::Vm(pid) if !living.contains(&pid))
 }
 
 /// CPU time of the observer's programs so far, ns; the kernel counts it only while `kernel.bpf_stats_enabled` is 1.
@@ -213,7 +220,16 @@ fn long(bytes: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::most_threads;
+    use super::{is_between_living, most_threads, Taker};
+
+    #[test]
+    fn who_has_ended_takes_no_room() {
+        let living = [10, 20].into();
+        for by in [Taker::Vm(10), Taker::Vm(20), Taker::Other, Taker::Unknown] {
+            assert!(is_between_living(10, by, &living) && !is_between_living(30, by, &living), "{by:?}");
+        }
+        assert!(!is_between_living(10, Taker::Vm(30), &living));
+    }
 
     #[test]
     fn room_follows_the_limit_of_threads() {

@@ -317,6 +317,7 @@ mod tests {
         let text = report().render();
         assert!(text.contains("\ntandem_host_direct_total 9\n"), "{text}");
         assert_eq!(text.matches("# EOF").count(), 1);
+        assert_eq!(exporter::declared_twice(&text), None, "{text}");
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             assert!(line.rsplit(' ').next().unwrap_or("").parse::<f64>().is_ok(), "{line}");
         }

@@ -17,24 +17,49 @@ pub struct Label {
 #[derive(Debug, Clone, Default)]
 pub struct Labels(BTreeMap<u32, Label>);
 
+/// What stands in place of a VM's name where the time went that it waited for: its own other threads, tasks of no VM, nobody that is known.
+pub const TAKEN_BY_ITSELF: &str = "itself";
+/// Likewise.
+pub const TAKEN_BY_HOST: &str = "host";
+/// Likewise.
+pub const TAKEN_BY_UNKNOWN: &str = "unknown";
+
 impl Labels {
-    /// Names those of `vms` that are new, and forgets those that are not among them. No two have the same name: whoever comes later
-    /// has the number of its process behind it.
-    pub fn update(&mut self, vms: &BTreeSet<u32>) {
-        self.update_by(vms, |pid| label(Path::new("/proc"), pid));
+    /// Names those of `vms` that are new. No two have the same name: whoever comes later has the number of its process behind it.
+    pub fn add(&mut self, vms: &BTreeSet<u32>) {
+        self.add_by(vms, |pid| label(Path::new(PROC), pid));
     }
 
-    fn update_by(&mut self, vms: &BTreeSet<u32>, label: impl Fn(u32) -> Label) {
-        self.0.retain(|pid, _| vms.contains(pid));
+    fn add_by(&mut self, vms: &BTreeSet<u32>, label: impl Fn(u32) -> Label) {
         for pid in vms {
             if self.0.contains_key(pid) {
                 continue;
             }
             let mut label = label(*pid);
-            if self.find(&label.name).is_some() {
+            // Somebody's own name may look like that.
+            while self.find(&label.name).is_some() || is_reserved(&label.name) {
                 label.name = format!("{}-{pid}", label.name);
             }
             self.0.insert(*pid, label);
+        }
+    }
+
+    /// Forgets all but these.
+    pub fn keep(&mut self, vms: &BTreeSet<u32>) {
+        self.0.retain(|pid, _| vms.contains(pid));
+    }
+
+    /// A VM may be moved to another cgroup at any time.
+    pub fn read_cgroups_again(&mut self) {
+        self.read_cgroups_in(Path::new(PROC));
+    }
+
+    fn read_cgroups_in(&mut self, proc: &Path) {
+        for (pid, label) in &mut self.0 {
+            // Of one that is about to end there is none any more.
+            if let Some(cgroup) = read_cgroup(proc, *pid) {
+                label.cgroup = cgroup;
+            }
         }
     }
 
@@ -58,6 +83,12 @@ impl<const N: usize> From<[(u32, Label); N]> for Labels {
     }
 }
 
+fn is_reserved(name: &str) -> bool {
+    [TAKEN_BY_ITSELF, TAKEN_BY_HOST, TAKEN_BY_UNKNOWN].contains(&name)
+}
+
+const PROC: &str = "/proc";
+
 /// Longest name that is shown.
 const LONGEST_NAME: usize = 64;
 /// What libvirt puts the threads of a VM into, below the VM's own cgroup.
@@ -77,7 +108,7 @@ pub fn label_of_vmm(proc: &Path, pid: u32) -> Option<Label> {
 pub fn label(proc: &Path, pid: u32) -> Label {
     let file = |name: &str| -> PathBuf { proc.join(pid.to_string()).join(name) };
     let read = |name: &str| std::fs::read(file(name)).unwrap_or_default();
-    let cgroup = cgroup_of(&String::from_utf8_lossy(&read("cgroup")));
+    let cgroup = read_cgroup(proc, pid).unwrap_or_default();
     let command: Vec<String> = read("cmdline")
         .split(|byte| *byte == 0)
         .map(|argument| String::from_utf8_lossy(argument).into_owned())
@@ -87,6 +118,12 @@ pub fn label(proc: &Path, pid: u32) -> Label {
         .or_else(|| name_in_cgroup(&cgroup))
         .unwrap_or_else(|| format!("{}-{pid}", if comm.is_empty() { "vm" } else { &comm }));
     Label { name: shown(&name), cgroup }
+}
+
+/// Nothing: it has ended.
+fn read_cgroup(proc: &Path, pid: u32) -> Option<String> {
+    let text = std::fs::read(proc.join(pid.to_string()).join("cgroup")).ok()?;
+    Some(cgroup_of(&String::from_utf8_lossy(&text)))
 }
 
 /// Text of others: without control characters, and not endless.
@@ -215,12 +252,31 @@ mod tests {
     fn no_two_vms_have_the_same_name() {
         let mut labels = Labels::default();
         let web = |_| Label { name: "web".into(), cgroup: String::new() };
-        labels.update_by(&BTreeSet::from([5]), web);
-        labels.update_by(&BTreeSet::from([3, 5]), web);
+        labels.add_by(&BTreeSet::from([5]), web);
+        labels.add_by(&BTreeSet::from([3, 5]), web);
         assert_eq!((labels.of(5).name.as_str(), labels.of(3).name.as_str()), ("web", "web-3"));
         assert_eq!((labels.find("web"), labels.find("web-3"), labels.find("db")), (Some(5), Some(3), None));
-        labels.update_by(&BTreeSet::from([3]), web);
+        labels.keep(&BTreeSet::from([3]));
         assert_eq!((labels.find("web"), labels.of(3).name.as_str()), (None, "web-3"), "it keeps its name");
+        // A name that somebody else has of his own, and words that stand for what is no VM.
+        labels.add_by(&BTreeSet::from([6]), |_| Label { name: "web-7".into(), cgroup: String::new() });
+        labels.add_by(&BTreeSet::from([5, 7]), web);
+        assert_eq!((labels.of(5).name.as_str(), labels.of(7).name.as_str()), ("web", "web-7-7"));
+        labels.add_by(&BTreeSet::from([9]), |_| Label { name: "host".into(), cgroup: String::new() });
+        assert_eq!(labels.of(9).name, "host-9");
+    }
+
+    #[test]
+    fn a_vm_may_be_moved_to_another_cgroup() {
+        let dir = process("/machine.slice/web.scope", &["qemu"], "qemu");
+        let mut labels = Labels::default();
+        labels.add_by(&BTreeSet::from([42, 43]), |pid| label(dir.path(), pid));
+        std::fs::write(dir.path().join("42/cgroup"), "0::/gold.slice/web.scope\n").unwrap();
+        labels.read_cgroups_in(dir.path());
+        assert_eq!(labels.of(42).cgroup, "/gold.slice/web.scope");
+        std::fs::remove_dir_all(dir.path().join("42")).unwrap();
+        labels.read_cgroups_in(dir.path());
+        assert_eq!(labels.of(42).cgroup, "/gold.slice/web.scope", "it is about to end");
     }
 
     #[test]

@@ -14,7 +14,6 @@ pub struct Watch<'a> {
     observer: Observer<'a>,
     /// Of the beginning of the interval; nothing while it looks which vCPUs there are.
     earlier: Option<Snapshot>,
-    labels: Labels,
 }
 
 impl<'a> Watch<'a> {
@@ -29,7 +28,7 @@ impl<'a> Watch<'a> {
     ) -> Result<Self, HostError> {
         let mut watch = Self::load(storage, exits, cost)?;
         watch.resume()?;
-        watch.interval()?;
+        watch.interval(&mut Labels::default())?;
         Ok(watch)
     }
 
@@ -43,7 +42,7 @@ impl<'a> Watch<'a> {
         cost: bool,
     ) -> Result<Self, HostError> {
         let observer = Observer::load(storage, exits, cost)?;
-        Ok(Self { earlier: None, observer, labels: Labels::default() })
+        Ok(Self { earlier: None, observer })
     }
 
     /// Does it watch now?
@@ -67,11 +66,12 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// An interval ends, and the next one begins: what came in it, and the totals. Nothing if none had begun since it was resumed.
+    /// An interval ends, and the next one begins: what came in it, and the totals. Nothing if none had begun since it was resumed. VMs that are
+    /// not in `labels` get their names there.
     ///
     /// # Errors
     /// The observer's maps cannot be read.
-    pub fn interval(&mut self) -> Result<Option<(Report, Arc<Totals>)>, HostError> {
+    pub fn interval(&mut self, labels: &mut Labels) -> Result<Option<(Report, Arc<Totals>)>, HostError> {
         let mut later = self.observer.snapshot()?;
         let Some(earlier) = self.earlier.take() else {
             self.earlier = Some(later);
@@ -80,10 +80,10 @@ impl<'a> Watch<'a> {
         };
         later.not_below(&earlier);
         self.earlier = Some(later.clone());
-        self.labels.update(&later.vms());
-        let mut report = between(&earlier, &later, |pid| self.labels.of(pid));
+        labels.add(&later.vms());
+        let mut report = between(&earlier, &later, |pid| labels.of(pid));
         report.not_observed = self.observer.not_observed();
-        let totals = Totals { snapshot: later, labels: self.labels.clone() };
+        let totals = Totals { snapshot: later, labels: labels.clone() };
         Ok(Some((report, Arc::new(totals))))
     }
 }

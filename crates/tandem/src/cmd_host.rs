@@ -295,6 +295,7 @@ impl HostCmd {
         }
         let mut storage = MaybeUninit::uninit();
         let mut watch = Watch::start(&mut storage, true, true)?;
+        let mut labels = vms::Labels::default();
         let mut next = Instant::now() + interval;
         let mut left = self.count;
         while left != Some(0) {
@@ -309,7 +310,8 @@ impl HostCmd {
             if next <= Instant::now() {
                 next = Instant::now() + interval;
             }
-            let Some((report, totals)) = watch.interval()? else { continue };
+            let Some((report, totals)) = watch.interval(&mut labels)? else { continue };
+            labels.keep(&totals.snapshot.vms());
             if !self.print(&report)? {
                 return Ok(ExitCode::SUCCESS);
             }
