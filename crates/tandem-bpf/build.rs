@@ -2,6 +2,7 @@
 //! and natively, into shared objects that the simulator loads once per simulated kernel. The BPF object
 //! says which maps there are.
 
+use object::{Object, ObjectSection};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -51,6 +52,7 @@ fn build(side: &str) -> Result<(), String> {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?);
     let (intf, main) = (format!("../../bpf/{side}/intf.h"), format!("../../bpf/{side}/main.bpf.c"));
     for_the_kernel(&intf, &main, side)?;
+    write(&out.join(format!("{side}_fingerprint.rs")), &fingerprint(&out.join(format!("{side}.bpf.o")))?)?;
     if std::env::var_os("CARGO_FEATURE_NATIVE").is_none() {
         return Ok(());
     }
@@ -65,6 +67,32 @@ fn build(side: &str) -> Result<(), String> {
     write(&out.join(format!("native_{side}_maps.rs")), &maps(side, &out.join(format!("{side}.bpf.o")))?)?;
     native(&out, &scx, side, &format!("{side}.so"), &[])?;
     native(&out, &scx, side, &format!("{side}_explored.so"), &["-DSIM_EXPLORE"])
+}
+
+/// Eight hexadecimal digits, as Rust's expression, that are others as soon as the programs of a BPF object are others. Where a line stands in its
+/// source does not matter.
+fn fingerprint(object: &Path) -> Result<String, String> {
+    let bytes = std::fs::read(object).map_err(|error| format!("{}: {error}", object.display()))?;
+    let file = object::File::parse(&*bytes).map_err(|error| format!("{}: {error}", object.display()))?;
+    // FNV-1a.
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    };
+    for section in file.sections() {
+        let name = section.name().map_err(|error| error.to_string())?;
+        if [".BTF", ".rel", ".debug", ".symtab", ".strtab", ".llvm"]
+            .iter()
+            .any(|other| name.starts_with(other))
+        {
+            continue;
+        }
+        add(name.as_bytes());
+        add(section.data().map_err(|error| error.to_string())?);
+    }
+    Ok(format!("\"{:08x}\"\n", hash >> 32 ^ hash & 0xffff_ffff))
 }
 
 /// The maps of a policy, from the type information of the BPF object.

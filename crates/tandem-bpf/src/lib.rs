@@ -27,6 +27,12 @@ pub mod host {
     include!(concat!(env!("OUT_DIR"), "/host_skel.rs"));
 }
 
+/// What the guest scheduler's programs are recognised by: eight hexadecimal digits, others as soon as the programs are.
+pub const GUEST_FINGERPRINT: &str = include!(concat!(env!("OUT_DIR"), "/guest_fingerprint.rs"));
+
+/// The same of the host scheduler.
+pub const HOST_FINGERPRINT: &str = include!(concat!(env!("OUT_DIR"), "/host_fingerprint.rs"));
+
 /// Records of a trace, the same on either side.
 #[cfg(feature = "skeleton")]
 #[allow(missing_docs, non_upper_case_globals, non_camel_case_types, non_snake_case, dead_code, clippy::all)]

@@ -1,12 +1,16 @@
 //! Claims as written in `docs/evidence.toml`.
 
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// All claims, in the order of the book.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Book {
+    /// The commands that repeat experiments which `tandem lab run` and `tandem sim paper` do not know, by the experiment's name.
+    #[serde(default)]
+    pub commands: BTreeMap<String, String>,
     /// The claims.
     #[serde(rename = "claim")]
     pub claims: Vec<Claim>,
@@ -41,17 +45,6 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The command that repeats its experiment, without the program's name.
-    pub fn command(&self) -> String {
-        match self.experiment.as_str() {
-            "sim-cost" => "sim cost --instructions".into(),
-            "sim-cost-host" => "sim cost --host --instructions".into(),
-            "host-validation-model" => "sim validate docs/evidence/host-validation.json".into(),
-            name if self.simulated => format!("sim paper {name}"),
-            name => format!("lab run {name}"),
-        }
-    }
-
     /// Why its parts do not fit together, if they do not.
     fn meaningless(&self) -> Option<&'static str> {
         let of_samples = matches!(
@@ -193,8 +186,26 @@ impl Book {
         }
     }
 
-    /// What is wrong with a claim, if anything.
+    /// The command that repeats a claim's experiment.
+    pub fn command_of(&self, claim: &Claim) -> String {
+        match self.commands.get(&claim.experiment) {
+            Some(command) => command.clone(),
+            None if claim.simulated => format!("tandem sim paper {}", claim.experiment),
+            None => format!("tandem lab run {}", claim.experiment),
+        }
+    }
+
+    /// The command that measures an experiment and stores its result, if `tandem evidence` does not.
+    pub fn measured_by(&self, experiment: &str) -> Option<&str> {
+        self.commands.get(experiment).filter(|_| !self.is_simulated(experiment)).map(String::as_str)
+    }
+
+    /// What is wrong with a claim or a command, if anything.
     fn fault(&self) -> Option<String> {
+        let known = self.experiments();
+        if let Some(name) = self.commands.keys().find(|name| !known.contains(&name.as_str())) {
+            return Some(format!("commands: no claim rests on {name:?}"));
+        }
         self.claims.iter().find_map(|claim| {
             let names = claim.metric.all();
             let repeated = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name));
@@ -262,6 +273,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(book.experiments(), ["weak", "pair"]);
+        assert_eq!(book.command_of(&book.claims[1]), "tandem lab run weak");
         assert_eq!(book.claims[1].target, Target::AtMost { value: 500.0, of: Statistic::Max });
     }
 
@@ -289,6 +301,23 @@ mod tests {
             let book: Book = toml::from_str(&text.replace(from, to)).unwrap();
             assert!(book.fault().is_some_and(|fault| fault.contains(why)), "{why}");
         }
+    }
+
+    #[test]
+    fn an_experiment_may_have_a_command_of_its_own() {
+        let text = "[commands]\nlong = \"make soak\"\nmodel = \"tandem sim cost\"\n\
+                    [[claim]]\ntext = \"a\"\nexperiment = \"long\"\nmetric = \"m\"\narm = \"t\"\ntarget = { shown = {} }\n\
+                    [[claim]]\ntext = \"b\"\nexperiment = \"model\"\nsimulated = true\nmetric = \"m\"\narm = \"t\"\n\
+                    target = { shown = {} }\n";
+        let book: Book = toml::from_str(text).unwrap();
+        assert_eq!(book.fault(), None);
+        assert_eq!(book.command_of(&book.claims[0]), "make soak");
+        assert_eq!(book.measured_by("long"), Some("make soak"));
+        // The simulator's are measured with the others, however they are repeated.
+        assert_eq!(book.command_of(&book.claims[1]), "tandem sim cost");
+        assert_eq!(book.measured_by("model"), None);
+        let book: Book = toml::from_str(&text.replace("long = ", "lung = ")).unwrap();
+        assert!(book.fault().is_some_and(|fault| fault.contains("\"lung\"")));
     }
 
     #[test]

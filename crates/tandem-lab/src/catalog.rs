@@ -47,6 +47,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "probe-cost",
     "live",
     "vact",
+    "share-without-steal",
     "neighbours",
     "neighbours-web",
     "neighbours-bursty",

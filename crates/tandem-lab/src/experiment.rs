@@ -297,6 +297,8 @@ pub struct MetricSpec {
     pub path: String,
     /// Whose output it is in: a machine of the workload's `also`; default: the workload's own.
     pub machine: Option<String>,
+    /// Path in the workload's own output of what it is divided by, e.g. the work that was done meanwhile.
+    pub per: Option<String>,
     /// Unit.
     #[serde(default)]
     pub unit: String,

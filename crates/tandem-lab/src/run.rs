@@ -396,16 +396,18 @@ fn run_workload(
         }
         return Err(bad(words));
     }
-    for metric in &workload.metrics {
-        let machine = metric.machine.as_deref().or(workload.on.as_deref()).unwrap_or(experiment.target());
+    let told_by = |machine: Option<&str>| -> Result<Value, LabError> {
         let line = outputs
             .iter()
-            .find(|(machine, _)| *machine == metric.machine.as_deref())
+            .find(|(other, _)| *other == machine)
             .and_then(|(_, output)| output.stdout.trim().lines().last())
             .unwrap_or_default();
-        let value: Value = serde_json::from_str(line).map_err(|_| {
-            bad(format!("{}last line is not JSON: {line:.80}", on(metric.machine.as_deref())))
-        })?;
+        serde_json::from_str(line)
+            .map_err(|_| bad(format!("{}last line is not JSON: {line:.80}", on(machine))))
+    };
+    for metric in &workload.metrics {
+        let machine = metric.machine.as_deref().or(workload.on.as_deref()).unwrap_or(experiment.target());
+        let value = told_by(metric.machine.as_deref())?;
         let found =
             lookup(&value, &metric.path).ok_or_else(|| bad(format!("no {} in its output", metric.path)))?;
         let key = (metric.name.clone(), arm.to_string());
@@ -419,6 +421,14 @@ fn run_workload(
                         .ok_or_else(|| {
                             bad(format!("{}: the host knows nothing of vCPU {}", metric.path, against.vcpu))
                         })?,
+                    None => sample,
+                };
+                let sample = match &metric.per {
+                    Some(path) => {
+                        let per = lookup(&told_by(None)?, path).and_then(Value::as_f64);
+                        let per = per.filter(|per| *per > 0.0);
+                        sample / per.ok_or_else(|| bad(format!("no positive {path} in its output")))?
+                    }
                     None => sample,
                 };
                 measured.samples.entry(key).or_default().push(sample);
@@ -471,10 +481,22 @@ fn new_result(experiment: &Experiment, parts: &fetch::Parts, accel: Accel) -> Ex
         ("slice_timers", json!(experiment.is_of_the_host() || rig::has_slice_timers(experiment.mode, accel))),
         ("cpus", json!(cores)),
         ("date", json!(today())),
+        ("programs", json!(programs_of(experiment))),
     ] {
         result.machine.insert(key.into(), value);
     }
     result
+}
+
+/// The schedulers that an experiment is about, by the fingerprints of their programs: later it can be told whether they are still the same.
+fn programs_of(experiment: &Experiment) -> String {
+    let guest = format!("guest {}", tandem_bpf::GUEST_FINGERPRINT);
+    let host = format!("host {}", tandem_bpf::HOST_FINGERPRINT);
+    match (experiment.is_of_the_host(), experiment.also_load.is_empty()) {
+        (false, _) => guest,
+        (true, true) => host,
+        (true, false) => format!("{guest}, {host}"),
+    }
 }
 
 fn today() -> String {

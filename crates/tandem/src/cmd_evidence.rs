@@ -36,11 +36,19 @@ impl EvidenceCmd {
         if let Some(unknown) = self.only.iter().find(|name| !names.contains(name)) {
             bail!("no claim rests on an experiment {unknown:?}; known: {}", names.join(", "));
         }
+        if let Some((name, command)) =
+            self.only.iter().find_map(|name| book.measured_by(name).map(|command| (name, command)))
+        {
+            bail!("{name:?} is measured by `{command}`, which takes long and stores its result itself");
+        }
         let store = self.docs.join("evidence");
         std::fs::create_dir_all(&store).with_context(|| format!("creating {}", store.display()))?;
         for name in names.iter().filter(|name| self.only.is_empty() || self.only.contains(name)) {
             if self.render {
                 break;
+            }
+            if book.measured_by(name).is_some() {
+                continue;
             }
             let result = if book.is_simulated(name) {
                 crate::cmd_sim::simulate(name, &store)?
@@ -81,6 +89,7 @@ fn load(store: &Path, names: &[String]) -> anyhow::Result<BTreeMap<String, Exper
 
 fn write_page(docs: &Path, book: &Book, results: &BTreeMap<String, ExperimentResult>) -> anyhow::Result<()> {
     let path = docs.join("EVIDENCE.md");
-    std::fs::write(&path, tandem_evidence::render(book, results))
+    let now = format!("guest {}, host {}", tandem_bpf::GUEST_FINGERPRINT, tandem_bpf::HOST_FINGERPRINT);
+    std::fs::write(&path, tandem_evidence::render(book, results, &now))
         .with_context(|| format!("writing {}", path.display()))
 }
