@@ -44,9 +44,11 @@ bench: build ## Compare with other schedulers (built from the registry; SCX_CHEC
 soak: build ## Long: ten minutes each of the tortures that make test does for 25 seconds, alone and on a host with VMs, 100,000 interleavings of each kind, 100 boots and kills of VMs under 50 loads
 	$(TANDEM) sim explore --runs 100000
 	@mkdir -p $(TARGET)/tandem
-	@set -e; for kind in alone host; do scripts/torture.sh $$kind 600 > $(TARGET)/tandem/soak-$$kind.toml; $(TANDEM) lab run $(TARGET)/tandem/soak-$$kind.toml; done
-	@sed 's/BOOTS:-6/BOOTS:-100/' experiments/test-host-boots.toml > $(TARGET)/tandem/soak-boots.toml
-	$(TANDEM) lab run $(TARGET)/tandem/soak-boots.toml
+	@set -e; for kind in alone host; do scripts/torture.sh $$kind 600 > $(TARGET)/tandem/soak-torture-$$kind.toml; done
+	@sed 's/BOOTS:-6/BOOTS:-100/' experiments/test-host-boots.toml > $(TARGET)/tandem/soak-host-boots.toml
+	@set -e; for soak in torture-alone torture-host host-boots; do \
+		$(TANDEM) lab run $(TARGET)/tandem/soak-$$soak.toml --json docs/evidence/soak-$$soak.json; done
+	$(TANDEM) evidence --render
 
 paper: build ## The papers' experiments in the simulator: docs/RESULTS.md
 	$(TANDEM) sim results docs/RESULTS.md
