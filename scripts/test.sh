@@ -17,17 +17,22 @@ check "formatting" cargo fmt --all --check
 check "lints" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 
 echo "== unit and property tests"
+from=$SECONDS
 cargo test --workspace --locked 2>&1 | tee "$log"
 cargo_status=${PIPESTATUS[0]}
+echo "-- unit and property tests: $((SECONDS - from)) s"
 passed=$((passed + $(grep -cE '^test .* \.\.\. ok$' "$log")))
 failures=$(grep -cE '^test .* \.\.\. FAILED$' "$log")
 failed=$((failed + failures))
 if [ "$cargo_status" -ne 0 ] && [ "$failures" -eq 0 ]; then failed=$((failed + 1)); echo "FAILED: cargo test"; fi
 
 lab() { # experiment arguments...
+    local from=$SECONDS status
     echo "== lab: $*"
     "$bin/tandem" lab run "$@"
-    case $? in
+    status=$?
+    echo "-- $*: $((SECONDS - from)) s"
+    case $status in
         0) passed=$((passed + 1)) ;;
         2) skipped=$((skipped + 1)); echo "SKIPPED: $* was disturbed or lost to the rig" ;;
         *) failed=$((failed + 1)); echo "FAILED: $*" ;;

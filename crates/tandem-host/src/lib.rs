@@ -16,6 +16,7 @@ pub mod options;
 mod registry;
 pub mod scheduler;
 pub mod settings;
+pub mod slice;
 pub mod stats;
 mod sys;
 pub mod table;

@@ -35,8 +35,8 @@ pub struct HostOptions {
     pub ignore_cgroups: bool,
     /// End slices when they are due, by timers; without them at the next tick.
     pub slice_timers: bool,
-    /// CPU request of a vCPU in microseconds, 500 to 100,000.
-    pub slice_us: u64,
+    /// CPU request of a vCPU in microseconds, 500 to 100,000; none: the kernel's own base slice ([`crate::slice::base_us`]).
+    pub slice_us: Option<u64>,
     /// Watch the VMs, too: what each gets and waits for.
     pub observe: bool,
     /// Settings of VMs, by their names, also of those that start later.
@@ -56,7 +56,7 @@ impl Default for HostOptions {
             partial: false,
             ignore_cgroups: false,
             slice_timers: true,
-            slice_us: 3000,
+            slice_us: None,
             observe: true,
             vms: Vec::new(),
             debug: false,

@@ -9,6 +9,7 @@ use crate::observe::kvm_is_there;
 use crate::options::{Fault, HostOptions};
 use crate::registry::{self, Vm};
 use crate::settings::{VmSetting, VmSettings};
+use crate::slice;
 use crate::stats::{HostReport, HostStats, Moment, ObserverState, VmStats, COUNTERS};
 use crate::vms::Labels;
 use crate::watch::Watch;
@@ -591,7 +592,10 @@ fn load<'a>(
         rodata.nr_cpu_ids = cpu_ids;
         rodata.cgroups_enabled = !options.ignore_cgroups;
         rodata.slice_timers_enabled = options.slice_timers;
-        rodata.base_request_ns = options.slice_us * 1000;
+        let slice_us =
+            options.slice_us.unwrap_or_else(|| slice::base_us(slice::BASE_SLICE.as_ref(), online.len()));
+        rodata.base_request_ns = slice_us * 1000;
+        log::info!("slices of {:.1} ms", slice_us as f64 / 1000.0);
         rodata.watchdog_ns = u64::from(open.struct_ops.tandem_host().timeout_ms) * 1_000_000;
     }
     open.maps.cpus.set_max_entries(cpu_ids)?;

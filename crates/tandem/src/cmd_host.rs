@@ -84,9 +84,9 @@ pub struct HostCmd {
     #[arg(long)]
     no_slice_timers: bool,
 
-    /// CPU request of a vCPU in microseconds
-    #[arg(short, long, value_name = "US", default_value_t = 3000, value_parser = clap::value_parser!(u64).range(500..=100_000))]
-    slice_us: u64,
+    /// CPU request of a vCPU in microseconds; default: the kernel's own base slice (2800 from 8 CPUs on)
+    #[arg(short, long, value_name = "US", value_parser = clap::value_parser!(u64).range(500..=100_000))]
+    slice_us: Option<u64>,
 
     /// Set something for one VM (repeatable), e.g. web-1:slice-us=10000 or db:yield=off
     #[arg(long, value_name = "VM:KEY=VALUE", value_parser = of_a_vm)]

@@ -52,6 +52,11 @@ pub struct Fair {
 }
 
 impl Fair {
+    /// Base slice, ns, as the kernel scales it by its CPUs.
+    pub fn base_slice_ns(&self) -> u64 {
+        self.rules.base_slice_ns
+    }
+
     /// Without tasks.
     pub fn new(rules: Rules, cpus: usize) -> Self {
         let root = Group { parent: None, shares: 1024, idle: false, bandwidth: None, entities: Vec::new() };

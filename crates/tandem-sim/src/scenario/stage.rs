@@ -99,6 +99,7 @@ impl Scenario {
             let slice_timers = self.host.slice_timers;
             let settings = Settings {
                 of_the_host: true,
+                request_ns: machine.worlds[0].fair.base_slice_ns(),
                 caches,
                 tick_ns,
                 slice_timers,
