@@ -46,9 +46,10 @@ soak: build ## Long: ten minutes each of the tortures that make test does for 25
 	@mkdir -p $(TARGET)/tandem
 	@set -e; for kind in alone host; do scripts/torture.sh $$kind 600 > $(TARGET)/tandem/soak-torture-$$kind.toml; done
 	@sed 's/BOOTS:-6/BOOTS:-100/' experiments/test-host-boots.toml > $(TARGET)/tandem/soak-host-boots.toml
-	@set -e; for soak in torture-alone torture-host host-boots; do \
-		$(TANDEM) lab run $(TARGET)/tandem/soak-$$soak.toml --json docs/evidence/soak-$$soak.json; done
-	$(TANDEM) evidence --render
+	@failed=0; for soak in torture-alone torture-host host-boots; do \
+		rm -f docs/evidence/soak-$$soak.json; \
+		$(TANDEM) lab run $(TARGET)/tandem/soak-$$soak.toml --json docs/evidence/soak-$$soak.json || failed=1; done; \
+		$(TANDEM) evidence --render && exit $$failed
 
 paper: build ## The papers' experiments in the simulator: docs/RESULTS.md
 	$(TANDEM) sim results docs/RESULTS.md

@@ -327,7 +327,8 @@ POLICY bool prompt_preempts(u64 clock, u64 v, u64 need_ns, u64 weight, u64 curr_
  * SCHED_IDLE tasks get nothing while normal tasks want the CPU, except this (anti-starvation): the kernel's
  * watchdog ejects any scheduler that lets a runnable task wait for its time limit. One short slice per interval
  * (TANDEM_REQUEST_MIN_NS at most) keeps `waiting` SCHED_IDLE tasks within a quarter of it; with so many that this would be more than one in
- * 20 ms, within half of it.
+ * 20 ms, within half of it. (Where slices end at ticks each takes a tick, and so does the normal task's between two of them: then two thousand and a
+ * half are too many.)
  */
 POLICY bool idle_floor_due(u64 now_ns, u64 last_ns, u32 waiting, u64 watchdog_ns)
 {

@@ -87,7 +87,7 @@ static __always_inline enum fate announce(struct task_struct *p, struct task_sta
 	if (c->endless || (t->class == CLASS_NORMAL && c->curr_class == CLASS_BEST_EFFORT))
 		return PREEMPTS;
 	if (!k_is_pinned(p) && k_any_idle()) {
-		idle = idle_for(p, c, cpu, now);
+		idle = idle_for(p, t, c, cpu);
 		other = cpu_state(idle);
 		if (other) {
 			/* On a large host it would not find the task by itself. */
@@ -336,6 +336,7 @@ void BPF_STRUCT_OPS(host_update_idle, s32 cpu, bool idle)
 		return;
 	}
 	side_cpu_back(c, k_now());
+	c->side.light_next = 0;
 	c->curr_class = CLASS_NONE;
 	rests(c, cpu);
 }

@@ -3,7 +3,7 @@
  * Which pCPU a task goes to, and which tasks an idle pCPU pulls.
  *
  * Idle pCPUs come first, as the kernel chooses them for who wakes up (previous one, whole core, same last-level cache). A task that waits is
- * pulled across caches only where that costs less than the wait. Where none is idle a
+ * pulled across caches unless it is served soon where it is. Where none is idle a
  * vCPU avoids the pCPUs that siblings of its VM are on, as long as another one with the same last-level cache is no heavier: two siblings on one pCPU wait for
  * each other, which no guest expects of two CPUs.
  */
@@ -13,7 +13,6 @@
 #include "side.bpf.h"
 #include "../core/hotplug.bpf.h"
 #include "../core/spread.bpf.h"
-#include "../../policy/distance.h"
 
 /* A pCPU of which higher classes leave less than this is not as good as another one. */
 #define APART_SHARE (TANDEM_SCALE * 3 / 4)
@@ -85,18 +84,14 @@ static __always_inline s32 unstacked(struct task_struct *p, const struct task_st
 }
 
 /*
- * For how long does a task wait for `cpu` that comes after so many others there? Who runs lightly is about to sleep; and so is, between
- * two turns, who has been chosen because it comes before all others.
+ * Is a task served soon that comes after so many others? If nobody waits before it, and the one that runs, or has been chosen to run next, usually
+ * sleeps soon: a cold cache costs more than that wait.
  */
-static __always_inline u64 wait_behind_ns(const struct cpu_state *c, u32 others, u64 now)
+static __always_inline bool soon_served(const struct cpu_state *c, u32 others)
 {
-	u64 rest = 0;
-
-	if (!c->curr_charged_at_ns)
-		rest = c->side.light_next ? 0 : c->base_request_ns;
-	else if (c->curr_cpu_bound)
-		rest = curr_remaining_ns(c, now);
-	return others * c->base_request_ns + rest;
+	if (others || c->side.away_since_ns)
+		return false;
+	return c->curr_charged_at_ns ? !c->curr_cpu_bound : c->side.light_next;
 }
 
 /* An idle pCPU that p may use, of those that share a last-level cache with `cpu`; -1: none of those that are looked at. It is claimed. */
@@ -114,20 +109,25 @@ COLD s32 near_idle(struct task_struct *p __arg_trusted, s32 cpu)
 		if (k_allowed(p, other) && scx_bpf_test_and_clear_cpu_idle(other))
 			return other;
 	}
-	return -1;
+	/* A cache may have many more. */
+	other = k_any_idle_for(p);
+	return (u32)other < nr_cpu_ids && !far_apart(cpu, other) && scx_bpf_test_and_clear_cpu_idle(other) ? other : -1;
 }
 
-/* An idle pCPU for a task that is about to wait for `cpu`: one further away only where a cold cache costs less than the wait. It is claimed. */
-static __always_inline s32 idle_for(struct task_struct *p, const struct cpu_state *c, s32 cpu, u64 now)
+/*
+ * An idle pCPU for a task that is about to wait for `cpu`: one further away only if it is not served soon. A best-effort task waits for all
+ * others. It is claimed.
+ */
+static __always_inline s32 idle_for(struct task_struct *p, const struct task_state *t, const struct cpu_state *c, s32 cpu)
 {
 	s32 idle = nr_llcs > 1 ? near_idle(p, cpu) : -1;
 
-	if (idle < 0 && (nr_llcs <= 1 || worth_going_far(wait_behind_ns(c, waiting_normal(cpu, c), now))))
+	if (idle < 0 && (nr_llcs <= 1 || t->class == CLASS_BEST_EFFORT || !soon_served(c, waiting_normal(cpu, c))))
 		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 	return idle;
 }
 
-/* `cpu` pulls the first normal task that waits for `from`, if any. From further away only where a cold cache costs less than the wait. */
+/* `cpu` pulls the first normal task that waits for `from`, if any. From further away only if it is not served soon there. */
 COLD bool pull_from(s32 cpu, s32 from, bool far)
 {
 	struct cpu_state *own = cpu_state(cpu), *c = cpu_state(from);
@@ -140,7 +140,7 @@ COLD bool pull_from(s32 cpu, s32 from, bool far)
 		nobody_waits_at(from, c);
 		return false;
 	}
-	if (far && !worth_going_far(wait_behind_ns(c, waiting - 1, k_now())))
+	if (far && soon_served(c, waiting - 1))
 		return false;
 	if (!k_take(queue_of(from, CLASS_NORMAL)) && !k_take(late_queue_of(from)))
 		return false;

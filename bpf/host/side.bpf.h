@@ -60,11 +60,20 @@ static __always_inline void share_changes(struct cpu_state *c, u64 away_since_ns
 	c->side.away_since_ns = away_since_ns;
 }
 
+/* A pCPU keeps no claim on the task that was to run next there (yield.bpf.h). */
+COLD int drop_claim(s32 pid);
+
+/* A higher class has the pCPU. What was chosen to run next there is queued anew, and may go elsewhere. */
 static __always_inline void side_cpu_lost(struct cpu_state *c)
 {
 	u64 now = k_now();
 
 	share_changes(c, now ? now : 1, now);
+	c->side.light_next = 0;
+	if (c->side.yield_to) {
+		drop_claim(c->side.yield_to);
+		c->side.yield_to = 0;
+	}
 }
 
 /* The pCPU is ours again. */

@@ -91,6 +91,23 @@ bool BPF_STRUCT_OPS(host_yield, struct task_struct *from, struct task_struct *to
 	return true;
 }
 
+/* Nobody was passed over: the kernel took the pCPU. */
+COLD int drop_claim(s32 pid)
+{
+	struct task_struct *to = bpf_task_from_pid(pid);
+	struct task_state *t;
+
+	if (!to)
+		return 0;
+	bpf_rcu_read_lock();
+	t = task_state(to);
+	if (t)
+		t->side.yield_cpu = -1;
+	bpf_rcu_read_unlock();
+	bpf_task_release(to);
+	return 0;
+}
+
 /* Another task runs here. The claim is broken if its target still waits; it may have begun to run elsewhere, or sleep. */
 static __always_inline void claim_lost(struct task_struct *to, struct task_state *t, struct cpu_state *c, s32 cpu)
 {

@@ -2,7 +2,7 @@
 //! and natively, into shared objects that the simulator loads once per simulated kernel. The BPF object
 //! says which maps there are.
 
-use object::{Object, ObjectSection};
+use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -91,6 +91,14 @@ fn fingerprint(object: &Path) -> Result<String, String> {
         }
         add(name.as_bytes());
         add(section.data().map_err(|error| error.to_string())?);
+        // Which function is called, and which map is used, stands here only.
+        for (at, relocation) in section.relocations() {
+            add(&at.to_le_bytes());
+            if let RelocationTarget::Symbol(index) = relocation.target() {
+                let symbol = file.symbol_by_index(index).map_err(|error| error.to_string())?;
+                add(symbol.name_bytes().map_err(|error| error.to_string())?);
+            }
+        }
     }
     Ok(format!("\"{:08x}\"\n", hash >> 32 ^ hash & 0xffff_ffff))
 }

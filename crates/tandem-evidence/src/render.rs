@@ -16,7 +16,7 @@ pub fn render(book: &Book, results: &BTreeMap<String, ExperimentResult>, now: &s
          in the lab; *model*: computed by the simulator. A claim that misses its target stays here and says so;\n\
          *open*: the interval contains the bound, or nothing was measured. `make evidence GROW=1` repeats until intervals are\n\
          half as wide as margins, or there are 40 samples of each arm. *programs*: fingerprints of the schedulers' BPF\n\
-         programs that were measured (not recorded before 29 November 2026); now they are {now}.\n\n\
+         programs that ran in the lab (not recorded before 29 November 2026), without what the daemon sets; now they are {now}.\n\n\
          | claim | target | result | standing | level | lost to the rig | command | kernel | date | programs |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",
     );

@@ -359,8 +359,9 @@ impl<'a, 'o> Running<'a, 'o> {
     /// New VMs get their names and what was set for them.
     fn greet(&mut self, vms: &[Vm]) -> Result<(), HostError> {
         let there: BTreeSet<u32> = vms.iter().map(|vm| vm.pid).collect();
-        // One table for both: the name in the metrics is the one to set something for.
-        self.host.labels.keep(&there.union(&self.totals.snapshot.vms()).copied().collect());
+        // A VM that starts again has its name again, and what was set for that: nobody who has ended keeps it. (The observer's table is the same, so
+        // that the name in the metrics is the one to set something for.)
+        self.host.labels.keep(&there);
         self.host.labels.add(&there);
         self.installed.retain(|record| vms.iter().any(|vm| (vm.number, vm.generation) == *record));
         for vm in vms {
@@ -410,6 +411,7 @@ impl<'a, 'o> Running<'a, 'o> {
         }
         if !self.host.watch.as_ref().is_some_and(Watch::watches) {
             self.seen.clear();
+            self.totals = Arc::default();
             self.observed_once = false;
         }
         if interval_ends {

@@ -575,6 +575,11 @@ metrics = [{ name = "work", path = "work_per_s", better = "higher" }]
             ("[[vm]]", "[also_load]\nmine = [{ machine = \"a\", argv = [\"x\"] }]\n[[vm]]", "[also_load]"),
             ("name = \"spin\"", "name = \"spin\"\nalso = [{ machine = \"a\", argv = [] }]", "needs argv"),
             ("path = \"work_per_s\"", "path = \"work_per_s\", machine = \"host\"", "none of the workload's also"),
+            (
+                "path = \"work_per_s\"",
+                "path = \"work_per_s\", per = \"x\", against_host = { vcpu = 0, figure = \"share\" }",
+                "per goes neither",
+            ),
         ] {
             let error = Experiment::parse(&GOOD.replace(from, to), "file.toml").unwrap_err().to_string();
             assert!(error.starts_with("file.toml: ") && error.contains(cause), "{error}");

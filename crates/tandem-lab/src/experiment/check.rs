@@ -146,6 +146,12 @@ impl Experiment {
     fn check_metrics(&self) -> Result<(), String> {
         let all = || self.workloads.iter().flat_map(|workload| &workload.metrics);
         for metric in all() {
+            if metric.per.is_some() && (metric.reduce.is_some() || metric.against_host.is_some()) {
+                return Err(format!(
+                    "metric {:?}: per goes neither with reduce nor with against_host",
+                    metric.name
+                ));
+            }
             let Some(how) = &metric.reduce else { continue };
             how.check().map_err(|message| format!("metric {:?}: {message}", metric.name))?;
             let Some(of) = how.of() else { continue };
