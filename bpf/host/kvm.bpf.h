@@ -100,13 +100,13 @@ static __always_inline u32 kvm_exit_code(struct kvm_vcpu___tandem *vcpu, u32 isa
 	return ~0U;
 }
 
-/* Where a vCPU's preempt notifier is in its record. */
 /* Is the thread that KVM switches in with this vCPU about to run it? KVM loads a vCPU for other system calls as well. */
 static __always_inline bool kvm_is_in_run(struct kvm_vcpu___tandem *vcpu)
 {
 	return !bpf_core_field_exists(vcpu->wants_to_run) || BPF_CORE_READ(vcpu, wants_to_run);
 }
 
+/* Where a vCPU's preempt notifier is in its record. */
 static __always_inline u64 kvm_notifier_offset(void)
 {
 	return bpf_core_field_offset(struct kvm_vcpu___tandem, preempt_notifier);

@@ -3,7 +3,7 @@
 use crate::bpf::{intf, GuestSkel};
 use libbpf_rs::{MapCore, MapFlags};
 use tandem_daemon::DaemonError;
-use tandem_probe::kernel::{format_list, KernelView};
+use tandem_probe::kernel::{format_list, ring, KernelView};
 use tandem_probe::vtop::topology::{Shares, Topology};
 
 /// The kernel's description of the CPUs.
@@ -133,19 +133,6 @@ fn groups_in_words(next: &[usize]) -> String {
     } else {
         words.join(" ")
     }
-}
-
-/// The successor of each CPU in its group; itself where it is alone or in no group.
-fn ring(nr_cpus: usize, groups: &[Vec<usize>]) -> Vec<usize> {
-    let mut next: Vec<usize> = (0..nr_cpus).collect();
-    for group in groups {
-        for (i, cpu) in group.iter().enumerate() {
-            if let Some(slot) = next.get_mut(*cpu) {
-                *slot = group[(i + 1) % group.len()].min(nr_cpus.saturating_sub(1));
-            }
-        }
-    }
-    next
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Settings of one VM: `key=value`, on the command line and at run time.
 
+use crate::slice::RANGE_US;
 use crate::HostError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -60,7 +61,7 @@ impl std::str::FromStr for VmSetting {
             if value == "default" {
                 return Ok(VmSetting::SliceUs(None));
             }
-            let us = value.parse().ok().filter(|us| (500..=100_000).contains(us));
+            let us = value.parse().ok().filter(|us| RANGE_US.contains(us));
             return us.map(|us| VmSetting::SliceUs(Some(us))).ok_or_else(|| wrong("not a slice", SLICE));
         }
         let (technique, ..) = Technique::ALL

@@ -11,7 +11,7 @@ const UNSCALED_US: u64 = 700;
 /// More CPUs than this do not make it longer (`get_update_sysctl_factor()`).
 const CPUS_MOST: usize = 8;
 /// What a slice may be, us.
-const RANGE_US: std::ops::RangeInclusive<u64> = 500..=100_000;
+pub const RANGE_US: std::ops::RangeInclusive<u64> = 500..=100_000;
 
 /// The base slice of EEVDF, us: as the kernel says in `file`, else by its rule for so many CPUs (700 us, times 1 + log2 of them). Within
 /// 500 to 100,000 us.

@@ -132,6 +132,19 @@ pub fn write_tree(root: &Path, topology: &Topology) -> Result<()> {
     Ok(())
 }
 
+/// The successor of each CPU in its group; itself where it is alone or in no group.
+pub fn ring(nr_cpus: usize, groups: &[Vec<usize>]) -> Vec<usize> {
+    let mut next: Vec<usize> = (0..nr_cpus).collect();
+    for group in groups {
+        for (i, cpu) in group.iter().enumerate() {
+            if let Some(slot) = next.get_mut(*cpu) {
+                *slot = group[(i + 1) % group.len()].min(nr_cpus.saturating_sub(1));
+            }
+        }
+    }
+    next
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

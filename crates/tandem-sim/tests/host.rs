@@ -81,7 +81,12 @@ fn vm_in(
 
 /// A counter of the host scheduler, over all pCPUs.
 fn counter(m: &mut Machine, name: &CStr) -> u64 {
-    m.worlds[0].policy.as_mut().and_then(|policy| policy.counter(name)).unwrap()
+    counter_of(m, 0, name).unwrap()
+}
+
+/// An event counter of a kernel's scheduler, over all its CPUs; none: it has no such scheduler.
+fn counter_of(m: &mut Machine, world: usize, name: &CStr) -> Option<u64> {
+    m.worlds[world].policy.as_mut().and_then(|policy| policy.counter(name))
 }
 
 fn ran(m: &Machine, tasks: &[usize]) -> f64 {
@@ -701,11 +706,6 @@ text = '''{{"tasks": {{"thread": {{"instance": 2, "loop": -1, "run": 1000}}}}}}'
     let mut stage = Scenario::parse(&text, "halves").and_then(|scenario| scenario.stage(1)).unwrap();
     stage.machine.run(stage.end, MOST).unwrap();
     stage.machine
-}
-
-/// An event counter of a kernel's scheduler, over all its CPUs; none: it has no such scheduler.
-fn counter_of(m: &mut Machine, world: usize, name: &CStr) -> Option<u64> {
-    m.worlds[world].policy.as_mut().and_then(|policy| policy.counter(name))
 }
 
 #[test]

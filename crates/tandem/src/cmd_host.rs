@@ -85,7 +85,7 @@ pub struct HostCmd {
     no_slice_timers: bool,
 
     /// CPU request of a vCPU in microseconds; default: the kernel's own base slice (2800 from 8 CPUs on)
-    #[arg(short, long, value_name = "US", value_parser = clap::value_parser!(u64).range(500..=100_000))]
+    #[arg(short, long, value_name = "US", value_parser = clap::value_parser!(u64).range(tandem_host::slice::RANGE_US))]
     slice_us: Option<u64>,
 
     /// Set something for one VM (repeatable), e.g. web-1:slice-us=10000 or db:yield=off
