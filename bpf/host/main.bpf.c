@@ -136,6 +136,13 @@ static __always_inline bool ends_with_request(struct cpu_state *c, s32 cpu, u64 
 	return c->timer_at_ns != 0;
 }
 
+/* p passes by the queues, and the current task of its CPU gives way. */
+static __always_inline void runs_next(struct task_struct *p, const struct task_state *t, struct cpu_state *c, u64 slice_ns, u64 enq_flags)
+{
+	c->side.light_next = is_light(t->mean_burst_ns);
+	k_insert_local(p, slice_ns, enq_flags | SCX_ENQ_PREEMPT);
+}
+
 void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task_state *t = task_state(p);
@@ -154,8 +161,7 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 	now = k_now();
 	/* The next turn may have been yielded to another task: that is dispatch's to keep. */
 	if (!c->side.yield_to && serves_at_once(p, t, c, cpu, enq_flags, now)) {
-		c->side.light_next = is_light(t->mean_burst_ns);
-		k_insert_local(p, c->base_request_ns, enq_flags | SCX_ENQ_PREEMPT);
+		runs_next(p, t, c, c->base_request_ns, enq_flags);
 		return;
 	}
 	t->throttled_at_ns = 0;
@@ -190,8 +196,7 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 	/* Nothing is known of a new task: a program that forks all the time would leave nothing to one that computes. */
 	fate = announce(p, t, c, cpu, enq_flags, k_ran_ns(p) && comes_promptly(t, c, cpu, clock), now);
 	if (fate == PREEMPTS && !c->side.yield_to && (takes_over(p, t, c, cpu) || takes_over_there(p, t, c, cpu))) {
-		c->side.light_next = is_light(t->mean_burst_ns);
-		k_insert_local(p, remaining(t), enq_flags | SCX_ENQ_PREEMPT);
+		runs_next(p, t, c, remaining(t), enq_flags);
 		return;
 	}
 	put_in_order(p, t, c, cpu, now, enq_flags);

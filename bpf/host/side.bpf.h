@@ -61,7 +61,7 @@ static __always_inline void share_changes(struct cpu_state *c, u64 away_since_ns
 }
 
 /* A pCPU keeps no claim on the task that was to run next there (yield.bpf.h). */
-COLD int drop_claim(s32 pid);
+COLD int claim_ends(s32 pid, s32 cpu);
 
 /* A higher class has the pCPU. What was chosen to run next there is queued anew, and may go elsewhere. */
 static __always_inline void side_cpu_lost(struct cpu_state *c)
@@ -71,7 +71,7 @@ static __always_inline void side_cpu_lost(struct cpu_state *c)
 	share_changes(c, now ? now : 1, now);
 	c->side.light_next = 0;
 	if (c->side.yield_to) {
-		drop_claim(c->side.yield_to);
+		claim_ends(c->side.yield_to, -1);
 		c->side.yield_to = 0;
 	}
 }

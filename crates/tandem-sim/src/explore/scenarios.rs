@@ -589,6 +589,21 @@ pub const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
+        name: "a vCPU yields to a sibling that waits for another CPU, while a thread with an earlier deadline wakes up",
+        sides: &[Side::Host],
+        members: &[vcpu(1), vcpu(2), Member { only: Some(1), ..vcpu(1) }, Member { nice: -20, ..on(0) }],
+        prepare: |actor| {
+            two_of_them_run(actor, 2);
+            actor.wake(1, 2);
+            actor.set_allowed(1, 2, &[true, true]);
+            actor.pass(MS / 10);
+        },
+        parts: &[|actor| actor.yield_to(0, 2), |actor| actor.wake(1, 3)],
+        moves: &[c"yielded"],
+        check: promises_are_kept,
+        ..PLAIN
+    },
+    Scenario {
         name: "a VM ends, and another one is made, while its vCPUs run and are pulled",
         sides: &[Side::Host],
         members: &[vcpu(1), vcpu(2), vcpu(1), vcpu(1), FREE],

@@ -51,6 +51,7 @@ struct Turn {
     now: usize,
     alive: Vec<bool>,
     waits_for: Vec<Option<usize>>,
+    /// Of each CPU's run queue, and then of each CPU.
     owner: Vec<Option<usize>>,
     points: u64,
     switches: Vec<Switch>,
@@ -114,6 +115,23 @@ pub(super) extern "C" fn sim_switch_point(at: *const c_char, what: *const c_char
     let Some((stage, me)) = ACTOR.get() else { return };
     // SAFETY: the stage outlives its actors' threads, which set this.
     unsafe { &*stage }.point(me, at, what);
+}
+
+/// The kernel moves a task of another CPU's run queue in dispatch(): it unlocks that of this CPU for as long, and others may queue tasks there.
+/// It is `op` that is called meanwhile.
+pub(super) fn with_other_queue<R>(cpu: usize, other: usize, op: impl FnOnce() -> R) -> R {
+    let Some((stage, me)) = ACTOR.get() else { return op() };
+    // SAFETY: as above.
+    let stage = unsafe { &*stage };
+    let change = |from, to| {
+        stage.unlock_queue(from);
+        stage.point(me, c"scx_bpf_dsq_move_vtime".as_ptr(), c"no run queue".as_ptr());
+        stage.lock_queue(me, to);
+    };
+    change(cpu, other);
+    let result = op();
+    change(other, cpu);
+    result
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -278,6 +296,12 @@ impl Actor<'_> {
         result
     }
 
+    /// On a CPU itself, with the lock of its run queue held. While that is unlocked in dispatch(), the CPU is still there.
+    fn executes<R>(&self, cpu: usize, call: impl FnOnce() -> R) -> R {
+        let cpus = self.with(|policy| policy.kernel().cpus.len());
+        self.locked(cpus + cpu, || self.locked(cpu, call))
+    }
+
     /// With the lock of a task's run queue held (`task_rq_lock()`). The task may change run queues until the lock
     /// is held.
     fn with_queue_of<R>(&self, task: usize, call: impl FnOnce() -> R) -> R {
@@ -337,7 +361,7 @@ impl Actor<'_> {
 
     /// The tick of a CPU.
     pub fn tick(&self, cpu: usize) {
-        self.locked(cpu, || {
+        self.executes(cpu, || {
             let curr = self.with(|policy| policy.kernel().cpus[cpu].curr);
             if let Some(task) = curr {
                 self.with(|policy| policy.tick(cpu, task));
@@ -350,12 +374,12 @@ impl Actor<'_> {
 
     /// A CPU picks its next task; the slice of its current task is over.
     pub fn schedule(&self, cpu: usize) {
-        self.locked(cpu, || self.choose(cpu, true));
+        self.executes(cpu, || self.choose(cpu, true));
     }
 
     /// The current task of a CPU goes to sleep.
     pub fn sleep(&self, cpu: usize) {
-        self.locked(cpu, || {
+        self.executes(cpu, || {
             let Some(task) = self.with(|policy| policy.kernel().cpus[cpu].curr) else { return };
             self.with(|policy| policy.stopping(cpu, task, false));
             self.with(|policy| {
@@ -466,7 +490,7 @@ impl Actor<'_> {
     /// threads of all other CPUs make these dispatch.
     pub fn offline(&self, here: usize, cpu: usize) {
         self.with(|policy| policy.set_online(here, cpu, false));
-        self.locked(cpu, || {
+        self.executes(cpu, || {
             lock(&self.stage.offline).push(cpu);
             let Some(task) = self.with(|policy| policy.kernel().cpus[cpu].curr) else { return };
             self.with(|policy| {
@@ -706,7 +730,7 @@ pub fn run(
             now: course.first,
             alive: vec![true; parts.len()],
             waits_for: vec![None; parts.len()],
-            owner: vec![None; cpus],
+            owner: vec![None; 2 * cpus],
             points: 0,
             switches: course.switches.clone(),
             next: 0,

@@ -511,14 +511,21 @@ extern "C" fn scx_bpf_dsq_move_vtime___new(iterator: *mut u64, task: Task, dsq: 
     let (from, inserted, slice_ns, key) =
         (iteration.dsq, iteration.inserted, iteration.slice_ns, iteration.key);
     let number = number_of(task);
-    let state = state();
-    if !state.kernel.tasks[number].is_in(from, inserted) {
-        return false;
+    let moves = || {
+        let state = state();
+        if !state.kernel.tasks[number].is_in(from, inserted) {
+            return false;
+        }
+        let key = key.unwrap_or_else(|| (state.functions.key)(task));
+        state.kernel.withdraw(number);
+        insert(state, number, &Insertion { dsq, slice_ns: slice_ns.unwrap_or(0), key: Some(key), flags });
+        true
+    };
+    let there = state().kernel.tasks[number].cpu;
+    match state().kernel.dispatching {
+        Some(cpu) if cpu != there => super::explore::with_other_queue(cpu, there, moves),
+        _ => moves(),
     }
-    let key = key.unwrap_or_else(|| (state.functions.key)(task));
-    state.kernel.withdraw(number);
-    insert(state, number, &Insertion { dsq, slice_ns: slice_ns.unwrap_or(0), key: Some(key), flags });
-    true
 }
 
 extern "C" fn scx_bpf_task_cpu(task: Task) -> i32 {
