@@ -17,6 +17,7 @@
 	X(DUE, due, "light tasks served by wall-clock deadline, before their virtual one") \
 	X(THROTTLED, throttled, "tasks that were throttled by their group's quota") \
 	X(UNTHROTTLED, unthrottled, "tasks that were unthrottled") \
+	X(UNENFORCED, unenforced, "quotas set for cgroups that have no record of their own: they are not enforced") \
 	X(STALL_GRANTS, stall_grants, "tasks that were unthrottled without quota, only to satisfy the watchdog") \
 	X(LB_PUSHED, lb_pushed, "tasks pushed to a CPU with less load by load balance") \
 	X(LB_PULLED, lb_pulled, "waiting tasks pulled from a CPU with more load by load balance") \

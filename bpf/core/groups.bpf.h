@@ -361,7 +361,8 @@ static __always_inline bool refresh_group(struct group_state *g, u32 group, u32 
 		return false;
 	weight = g->own_idle ? IDLE_GROUP_WEIGHT : g->weight;
 	if (pass == PASS_TELL) {
-		if (now - g->active_at_ns > TANDEM_GROUP_LINGER_NS) {
+		/* It may have been activated since `now`. */
+		if (sub_floor_u64(now, g->active_at_ns) > TANDEM_GROUP_LINGER_NS) {
 			g->active = 0;
 			g->counted_above = 0;
 			g->has_cpu_bound = 0;
@@ -375,6 +376,9 @@ static __always_inline bool refresh_group(struct group_state *g, u32 group, u32 
 		}
 		if (group == ROOT_GROUP)
 			return false;
+		/* It may have become active in the moment in which its parent was retired. */
+		if (!parent->active)
+			activate(g->parent, now);
 		g->idle = g->own_idle || parent->idle;
 		return tell_parent(g, parent, weight);
 	}

@@ -41,8 +41,10 @@ COLD int find_offline(u32 cpu)
 
 			if (other >= nr_cpu_ids)
 				break;
+			if (other == cpu || active >> (bit & 63) & 1)
+				continue;
 			c = cpu_state(other);
-			if (c && c->online && other != cpu && !(active >> (bit & 63) & 1))
+			if (c && c->online)
 				leaves(c, other);
 		}
 	}

@@ -97,7 +97,6 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(core_init_task, struct task_struct *p, struct scx_i
 	t->push_to = -1;
 	t->weight = TANDEM_UNIT;
 	t->class = CLASS_NORMAL;
-	t->charged_ran_ns = k_ran_ns(p);
 	t->request_ns = base_request_ns;
 	t->base_ns = base_request_ns;
 	t->group = cgroups_enabled && bpf_core_field_exists(args->cgroup) && args->cgroup ? group_of(args->cgroup)
@@ -106,6 +105,15 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(core_init_task, struct task_struct *p, struct scx_i
 	t->mean_burst_ns = NSEC_PER_MSEC_;
 	side_task_begins(t);
 	return 0;
+}
+
+/* What it has run until now it has run under another scheduler, or as a real-time task: it owes nobody for that. */
+void BPF_STRUCT_OPS(core_enable, struct task_struct *p)
+{
+	struct task_state *t = task_state(p);
+
+	if (t)
+		t->charged_ran_ns = k_ran_ns(p);
 }
 
 void BPF_STRUCT_OPS(core_disable, struct task_struct *p)

@@ -17,6 +17,7 @@
 	.cpu_online		= (void *)core_cpu_online, \
 	.cpu_offline		= (void *)core_cpu_offline, \
 	.init_task		= (void *)core_init_task, \
+	.enable			= (void *)core_enable, \
 	.disable		= (void *)core_disable, \
 	.core_sched_before	= (void *)core_core_sched_before, \
 	.cgroup_init		= (void *)core_cgroup_init, \

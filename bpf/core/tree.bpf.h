@@ -12,6 +12,12 @@ static __always_inline void tree_set_bandwidth(u32 group, u64 period_us, u64 quo
 {
 	bool limited = quota_us && quota_us < NO_QUOTA_US;
 
+	/* The kernel does not let the root have one. */
+	if (group == ROOT_GROUP) {
+		if (limited)
+			count_task(CNT_UNENFORCED, 0);
+		return;
+	}
 	set_quota(group, limited ? quota_us * 1000 : 0, period_us * 1000, burst_us * 1000);
 	/* Throttled tasks may go on, or at least have a new time to wait for. */
 	quota_timer_by(k_now(), k_now());
@@ -47,13 +53,18 @@ static __always_inline s32 tree_add(struct cgroup *cgrp, struct scx_cgroup_init_
 	struct group_state *g = group_state(group);
 	s32 err;
 
-	if (!g || g->id != id || group == ROOT_GROUP)
+	if (!g || g->id != id || group == ROOT_GROUP) {
+		if (bpf_core_field_exists(args->bw_quota_us))
+			tree_set_bandwidth(ROOT_GROUP, args->bw_period_us, args->bw_quota_us, args->bw_burst_us);
 		return 0;
+	}
 	/* A number that is used again still has its throttled queue. */
 	err = scx_bpf_create_dsq(throttle_queue_of(group), -1);
 	if (err && err != -EEXIST) {
 		/* No memory. An error would keep somebody from creating a cgroup: its tasks count as the root's own instead. */
 		group_remove(id);
+		if (bpf_core_field_exists(args->bw_quota_us))
+			tree_set_bandwidth(ROOT_GROUP, args->bw_period_us, args->bw_quota_us, args->bw_burst_us);
 		return 0;
 	}
 	side_group_added(g, group_state(g->parent));

@@ -59,7 +59,8 @@ COLD s32 helper_for(struct task_struct *p __arg_trusted, s32 from_cpu)
 
 	if (!from)
 		return -1;
-	waiting = waiting_normal(from_cpu, from);
+	/* p itself is not in the queue yet: the kernel puts it there after enqueue(). */
+	waiting = waiting_normal(from_cpu, from) + 1;
 	bpf_for(i, 0, nr_candidates()) {
 		s32 cpu = candidate(p, first, i);
 

@@ -124,7 +124,7 @@ static __always_inline bool keeps_others_waiting(struct cpu_state *c, s32 cpu, b
  * A function apart from the loop that calls it: otherwise the verifier would follow each of its paths through
  * every iteration.
  */
-COLD u32 bans_of(u32 cpu, u64 now)
+COLD u32 decided_bans(u32 cpu, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu), *own = cpu_state(bpf_get_smp_processor_id());
 	struct straggler_view view = { 0 };
@@ -134,7 +134,7 @@ COLD u32 bans_of(u32 cpu, u64 now)
 	if (!c || !own)
 		return 0;
 	r = &own->side.review;
-	bans = bans_of_parked(c->side.parked);
+	bans = 0;
 	view.fresh = vcap_fresh(&c->side.model, now);
 	view.others_sum = r->shares - (view.fresh ? c->side.model.share : 0);
 	view.others = r->counted - (view.fresh ? 1 : 0);
@@ -155,7 +155,7 @@ COLD u32 bans_of(u32 cpu, u64 now)
 	return bans;
 }
 
-/* Set the bans of `cpu`. Returns whether it may be used. */
+/* Set the bans of `cpu`, apart from those of parked vCPUs: these may be parked and given back meanwhile. Returns whether it may be used. */
 COLD u32 ban(u32 cpu, u32 bans, u64 now)
 {
 	struct cpu_state *c = cpu_state(cpu);
@@ -164,7 +164,8 @@ COLD u32 ban(u32 cpu, u32 bans, u64 now)
 	if (!c)
 		return 0;
 	old = c->side.bans;
-	c->side.bans = bans;
+	__sync_fetch_and_or(&c->side.bans, bans);
+	__sync_fetch_and_and(&c->side.bans, bans | TANDEM_BAN_EMPTY);
 	if ((bans ^ old) & TANDEM_BAN_STRAGGLER) {
 		if (bans & TANDEM_BAN_STRAGGLER) {
 			if (c->side.banned_at_ns)
@@ -175,7 +176,39 @@ COLD u32 ban(u32 cpu, u32 bans, u64 now)
 	}
 	if (bans & ~old && c->tasks[1] + c->tasks[0])
 		k_kick_preempt(cpu);
-	return !bans;
+	return !c->side.bans;
+}
+
+/* vCPUs that have been parked or given back so far. */
+u32 park_turns;
+
+COLD u32 banned_now(void)
+{
+	u32 banned = 0, i;
+
+	bpf_for(i, 0, nr_cpu_ids) {
+		struct cpu_state *c = cpu_state(i);
+
+		if (c && c->side.bans)
+			banned++;
+	}
+	return banned;
+}
+
+/* How often they are counted anew because one has been parked or given back meanwhile. */
+#define COUNT_TURNS 4
+
+COLD int count_banned(void)
+{
+	u32 turns, i;
+
+	bpf_for(i, 0, COUNT_TURNS) {
+		turns = *(volatile u32 *)&park_turns;
+		nr_banned = banned_now();
+		if (*(volatile u32 *)&park_turns == turns)
+			break;
+	}
+	return 0;
 }
 
 /*
@@ -210,29 +243,19 @@ COLD int review_bans(u64 now)
 	bpf_for(i, 0, nr_cpu_ids) {
 		struct cpu_state *c = cpu_state(i);
 
-		if (!c)
-			continue;
 		/* One that is offline keeps its bans, and is counted until they are taken back. */
-		if (!c->online)
-			r->banned += c->side.bans != 0;
-		else if (ban(i, bans_of(i, now), now))
+		if (c && c->online && ban(i, decided_bans(i, now), now))
 			r->usable++;
-		else
-			r->banned++;
 	}
 	if (!r->usable) {
-		r->banned = 0;
 		bpf_for(i, 0, nr_cpu_ids) {
 			struct cpu_state *c = cpu_state(i);
 
-			if (!c)
-				continue;
-			c->side.bans = bans_of_parked(c->side.parked);
-			if (c->side.bans)
-				r->banned++;
+			if (c)
+				__sync_fetch_and_and(&c->side.bans, TANDEM_BAN_EMPTY);
 		}
 	}
-	nr_banned = r->banned;
+	count_banned();
 	return 0;
 }
 

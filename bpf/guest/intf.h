@@ -14,8 +14,8 @@ struct review {
 	u64 shares;		/* of the vCPUs that are measured, summed */
 	u32 counted;
 	u32 idle;		/* vCPUs in use that are idle */
-	u32 banned;
 	u32 usable;
+	u32 unused;
 };
 
 /* The guest side's part of a vCPU's record: written by its own CPU, except where noted; read by all. */
@@ -31,12 +31,13 @@ struct side_cpu {
 	u64 scan_due_ns;	/* when the next sample was due; 0: at no certain time */
 	u64 tick_at_ns;		/* last tick of a busy CPU */
 	u32 observing;		/* a sample is being taken */
-	u32 bans;		/* TANDEM_BAN_* (written by any CPU) */
+	u32 bans;		/* TANDEM_BAN_* (atomic, any CPU) */
 	u32 speed;		/* of its core, TANDEM_SCALE: the fastest; 0: as fast (written by the daemon) */
 	u32 parked;		/* who has taken it out of use (TANDEM_PARKED_BY_*, written by the daemon) */
 	u64 parked_at_ns;	/* when (likewise) */
 	u64 emptied_ns;		/* how long after that it was empty; 0: it is not yet */
 	s32 owner_pid;		/* policy/guest/dedicate.h; 0: none (atomic, any CPU) */
+	u32 inactive_sched_ins;	/* how often it had been scheduled in at seen_inactive_ns (written by others) */
 	u64 owner_seen_ns;	/* when its owner last ran */
 	struct review review;
 	u32 straggles;		/* it is a straggler by its share, banned or not */

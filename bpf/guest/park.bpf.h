@@ -27,7 +27,7 @@ SEC("syscall")
 int guest_park(struct park_query *q)
 {
 	struct cpu_state *c = cpu_state(q->cpu);
-	u32 old, by = q->by & (TANDEM_PARKED_BY_OPERATOR | TANDEM_PARKED_BY_LIMIT);
+	u32 by = q->by & (TANDEM_PARKED_BY_OPERATOR | TANDEM_PARKED_BY_LIMIT);
 
 	q->error = PARK_NO_CPU;
 	/* One that has gone offline is given back, so that it is in use when it comes again. */
@@ -38,22 +38,21 @@ int guest_park(struct park_query *q)
 		return 0;
 	q->error = PARK_DONE;
 	q->was = c->side.parked;
-	old = c->side.bans;
 	if (q->what == PARK_TAKE && !(c->side.parked & by)) {
 		if (!c->side.parked) {
 			c->side.parked_at_ns = k_now();
 			c->side.emptied_ns = is_idle(c);
 		}
 		c->side.parked |= by;
-		c->side.bans = old | bans_of_parked(by);
-		if (!old)
-			__sync_fetch_and_add(&nr_banned, 1);
+		__sync_fetch_and_or(&c->side.bans, bans_of_parked(by));
+		__sync_fetch_and_add(&park_turns, 1);
+		count_banned();
 		k_kick_preempt(q->cpu);
 	} else if (q->what == PARK_GIVE_BACK && c->side.parked & by) {
 		c->side.parked &= ~by;
-		c->side.bans = old & ~bans_of_parked(by);
-		if (old && !c->side.bans)
-			__sync_fetch_and_sub(&nr_banned, 1);
+		__sync_fetch_and_and(&c->side.bans, ~bans_of_parked(by));
+		__sync_fetch_and_add(&park_turns, 1);
+		count_banned();
 		if (c->online)
 			k_kick_idle(q->cpu);
 	}

@@ -86,11 +86,17 @@ static __always_inline u32 capacity_beside(const struct cpu_state *c, s32 cpu, u
 /* For how long has a vCPU that has work been preempted, as far as this CPU can know? 0: it is not. */
 static __always_inline u64 inactive_for(struct cpu_state *c, s32 cpu, u64 now)
 {
+	u32 sched_ins;
+
 	if (is_idle(c) || !is_preempted(cpu, c, now)) {
 		return 0;
 	}
-	if (!c->side.seen_inactive_ns)
+	/* It may have run since, and be preempted again, without a sample of its own. */
+	sched_ins = sched_ins_of(cpu);
+	if (!c->side.seen_inactive_ns || c->side.inactive_sched_ins != sched_ins) {
+		c->side.inactive_sched_ins = sched_ins;
 		c->side.seen_inactive_ns = now;
+	}
 	return max_u64(sub_floor_u64(now, c->side.seen_inactive_ns), 1);
 }
 

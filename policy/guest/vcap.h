@@ -144,19 +144,27 @@ POLICY u64 vcap_window_ns(const struct vcpu_model *m)
 	return TANDEM_WINDOW_NS + 2 * m->inactive_mean_ns;
 }
 
-POLICY u32 vcap_sample(struct vcpu_model *m, u64 now_ns, u32 sample)
+/*
+ * Is this window one too many that is far below the average? Only windows count: so few wake-ups as a sample of them has do not show that the
+ * host changed. By chance alone such a sample is far off every few seconds.
+ */
+POLICY bool vcap_drops(struct vcpu_model *m, u32 sample)
 {
-	u32 out = VCAP_SAMPLED, off = sample > m->steady_share ? sample - m->steady_share : m->steady_share - sample;
-	u32 n = (u32)min_u64(m->samples + 1, TANDEM_STEADY_SAMPLES);
-	bool known;
-
 	if (!m->low)
 		m->low_below = m->steady_share;
 	m->low = m->samples && sample + TANDEM_DROP_SHARE < m->low_below ? m->low + 1 : 0;
-	if (m->low >= (m->share_dev < TANDEM_DROP_SHARE / 2 ? TANDEM_DROP_WINDOWS : TANDEM_DROP_DOUBTFUL)) {
-		m->low = 0;
-		out |= VCAP_DROPPED;
-	}
+	if (m->low < (m->share_dev < TANDEM_DROP_SHARE / 2 ? TANDEM_DROP_WINDOWS : TANDEM_DROP_DOUBTFUL))
+		return false;
+	m->low = 0;
+	return true;
+}
+
+POLICY u32 vcap_sample(struct vcpu_model *m, u64 now_ns, u32 sample)
+{
+	u32 off = sample > m->steady_share ? sample - m->steady_share : m->steady_share - sample;
+	u32 n = (u32)min_u64(m->samples + 1, TANDEM_STEADY_SAMPLES);
+	bool known;
+
 	/* A stale estimate is replaced; otherwise old and new weigh one half each. */
 	known = m->samples && m->updated_ns;
 	m->share = known ? (u32)ewma_u64(m->share, sample, 1) : sample;
@@ -169,19 +177,23 @@ POLICY u32 vcap_sample(struct vcpu_model *m, u64 now_ns, u32 sample)
 	m->stolen_ns = 0;
 	m->arrivals = 0;
 	m->delayed = 0;
-	return out;
+	return VCAP_SAMPLED;
 }
 
 /* The vCPU was busy for `elapsed_ns`. Of these the host stole `stolen_ns`, in `returns` preemption intervals. */
 POLICY u32 vcap_busy(struct vcpu_model *m, u64 now_ns, u64 elapsed_ns, u64 stolen_ns, u32 sched_ins)
 {
+	u32 sample, dropped;
+
 	stolen_ns = min_u64(stolen_ns, elapsed_ns);
 	vcap_preemptions(m, stolen_ns, sched_ins);
 	m->demand_ns += elapsed_ns;
 	m->stolen_ns += stolen_ns;
 	if (m->demand_ns < vcap_window_ns(m))
 		return 0;
-	return vcap_sample(m, now_ns, (u32)((m->demand_ns - m->stolen_ns) * TANDEM_SCALE / m->demand_ns));
+	sample = (u32)((m->demand_ns - m->stolen_ns) * TANDEM_SCALE / m->demand_ns);
+	dropped = vcap_drops(m, sample) ? VCAP_DROPPED : 0;
+	return vcap_sample(m, now_ns, sample) | dropped;
 }
 
 POLICY bool vcap_fresh(const struct vcpu_model *m, u64 now_ns)
@@ -281,11 +293,7 @@ POLICY u32 vcap_arrive(struct vcpu_model *m, u64 now_ns, u64 idle_ns, u64 waited
 	}
 	if (m->arrivals < TANDEM_ARRIVALS)
 		return 0;
-	/*
-	 * So few wake-ups do not show that the host changed: by chance alone such a sample is far off every few
-	 * seconds.
-	 */
-	return vcap_sample(m, now_ns, (m->arrivals - m->delayed) * TANDEM_SCALE / m->arrivals) & ~VCAP_DROPPED;
+	return vcap_sample(m, now_ns, (m->arrivals - m->delayed) * TANDEM_SCALE / m->arrivals);
 }
 
 /*

@@ -30,6 +30,7 @@ void *sim_op(u32 op)
 	case 15: return sim_ops.cpu_offline;
 	case 16: return sim_ops.cgroup_move;
 	case 17: return sim_ops.cgroup_set_weight;
+	case 18: return sim_ops.enable;
 	default: return NULL;
 	}
 }

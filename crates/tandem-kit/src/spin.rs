@@ -30,6 +30,9 @@ pub struct Args {
     /// All threads are SCHED_FIFO, of this priority
     #[arg(long, value_name = "PRIORITY", conflicts_with_all = ["nice", "idle"], value_parser = clap::value_parser!(i32).range(1..=99))]
     fifo: Option<i32>,
+    /// For so many seconds only; then they are normal threads
+    #[arg(long, value_name = "SECS", requires = "fifo", value_parser = arguments::seconds)]
+    fifo_secs: Option<f64>,
     /// All threads are SCHED_DEADLINE: run time and period, microseconds. The kernel takes no pinned ones
     #[arg(long, value_name = "RUN/PERIOD", conflicts_with_all = ["nice", "idle", "fifo", "cpus"], value_parser = deadline)]
     deadline_us: Option<(u64, u64)>,
@@ -82,7 +85,9 @@ pub fn run(args: &Args) -> Result<Value> {
         args.threads as usize,
         |index| set_up(args, index),
         |index, start_ns| spin(args, index, start_ns, chunk, window_count as usize),
-    )?;
+    )?
+    .into_iter()
+    .collect::<Result<Vec<ThreadReport>>>()?;
     // Run time between two involuntary context switches: the slice as delivered.
     let (cpu_ms, preempted) =
         threads.iter().fold((0.0, 0), |(ms, count), thread| (ms + thread.cpu_ms, count + thread.preempted));
@@ -194,24 +199,28 @@ fn set_up(args: &Args, index: usize) -> Result<()> {
     Ok(())
 }
 
-fn spin(args: &Args, index: usize, start_ns: u64, chunk: u64, window_count: usize) -> ThreadReport {
+fn spin(args: &Args, index: usize, start_ns: u64, chunk: u64, window_count: usize) -> Result<ThreadReport> {
     let end_ns = start_ns + (args.secs * 1e9) as u64;
     let window_ns = args.window_ms * 1_000_000;
     let mut windows = vec![0; window_count];
     let mut total = 0;
+    let mut normal_at_ns = args.fifo_secs.map(|secs| start_ns + (secs * 1e9) as u64);
     let before = sys::thread_usage();
     let mut now_ns = sys::now_ns();
     while now_ns < end_ns {
         work(chunk);
         now_ns = sys::now_ns();
         total += chunk;
+        if normal_at_ns.take_if(|at_ns| now_ns >= *at_ns).is_some() {
+            sys::set_normal_policy().context("cannot become a normal thread")?;
+        }
         // A chunk belongs to the window in which it was finished; one that ends after the last window, to that window.
         let window = ((now_ns - start_ns) / window_ns) as usize;
         windows[window.min(window_count - 1)] += chunk;
     }
     let after = sys::thread_usage();
     let elapsed_s = (now_ns - start_ns).max(1) as f64 / 1e9;
-    ThreadReport {
+    Ok(ThreadReport {
         work: total,
         work_per_s: (total as f64 / elapsed_s).round(),
         nice: nice_of(args, index),
@@ -220,7 +229,7 @@ fn spin(args: &Args, index: usize, start_ns: u64, chunk: u64, window_count: usiz
         preempted: after.preempted - before.preempted,
         cpu_ms: after.cpu_ms - before.cpu_ms,
         windows,
-    }
+    })
 }
 
 #[cfg(test)]

@@ -154,6 +154,11 @@ pub fn set_idle_policy() -> io::Result<()> {
     set_policy(libc::SCHED_IDLE, 0)
 }
 
+/// Makes the calling thread a normal one (SCHED_OTHER).
+pub fn set_normal_policy() -> io::Result<()> {
+    set_policy(libc::SCHED_OTHER, 0)
+}
+
 /// Makes the calling thread SCHED_FIFO.
 pub fn set_fifo_policy(priority: i32) -> io::Result<()> {
     set_policy(libc::SCHED_FIFO, priority)

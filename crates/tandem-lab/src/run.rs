@@ -46,9 +46,11 @@ pub struct RunOptions {
     pub kernel: Option<String>,
 }
 
-/// Everything measured in one attempt.
+/// Everything measured so far.
 #[derive(Default)]
 struct Measured {
+    /// Repetitions that are done.
+    reps: u32,
     /// Per metric and arm, in order.
     samples: BTreeMap<(String, String), Vec<f64>>,
     /// Windows per metric and arm, reduced when all have been measured.
@@ -132,20 +134,22 @@ struct Rig {
 }
 
 impl Rig {
-    /// Boots and measures until an attempt has no rig failure. `None` if there is none such, or if the software under
-    /// test fails; the reason is in the result.
+    /// Boots and measures until all repetitions are done. A rig failure costs the repetition in which it comes: the next boot goes on
+    /// after those that are done. `None` if the rig fails too often, or if the software under test fails; the reason is in the result.
     fn deliver(
         &self,
         result: &mut ExperimentResult,
         progress: &Progress,
     ) -> Result<Option<Measured>, LabError> {
         let mut failures = 0;
+        let mut measured = Measured::default();
         loop {
             result.attempts += 1;
-            match self.attempt(progress) {
-                Ok(measured) => return Ok(Some(measured)),
+            let done = measured.reps;
+            match self.attempt(&mut measured, progress) {
+                Ok(()) => return Ok(Some(measured)),
                 Err(LabError::Rig(reason)) => {
-                    failures += 1;
+                    failures = if measured.reps > done { 1 } else { failures + 1 };
                     result.rig_failures += 1;
                     progress.step(&format!("rig failure {failures}: {reason}"));
                     if failures == ATTEMPTS {
@@ -164,22 +168,33 @@ impl Rig {
         }
     }
 
-    fn attempt(&self, progress: &Progress) -> Result<Measured, LabError> {
+    fn attempt(&self, measured: &mut Measured, progress: &Progress) -> Result<(), LabError> {
         let work = cache::work_dir()?;
-        let mut measured = Measured::default();
         let booting = Instant::now();
         let mut session =
             Session::boot(&self.parts, &self.images, work.path(), &self.experiment, self.accel, progress)?;
         measured.boot_s = booting.elapsed().as_secs_f64();
-        let outcome = measure(&mut session, &self.experiment, self.accel, &mut measured, progress);
-        conclude(session, outcome, &self.experiment, self.verbose)?;
-        Ok(measured)
+        let outcome = measure(&mut session, &self.experiment, self.accel, measured, progress);
+        let measures = outcome.is_ok();
+        let ended = conclude(session, outcome, &self.experiment, self.verbose);
+        // A host that does not come to its end may be broken by what was measured there.
+        if measures && ended.is_err() {
+            *measured = Measured::default();
+        }
+        ended
     }
 }
 
 impl Measured {
     /// Adds the measurements of another boot.
     fn merge(&mut self, other: Self) {
+        self.boot_s = other.boot_s;
+        self.boots += 1;
+        self.add(other);
+    }
+
+    /// Adds more of them.
+    fn add(&mut self, other: Self) {
         for (key, samples) in other.samples {
             self.samples.entry(key).or_default().extend(samples);
         }
@@ -195,8 +210,6 @@ impl Measured {
         self.wait_pct = self.wait_pct.max(other.wait_pct);
         self.clients_pct = self.clients_pct.into_iter().chain(other.clients_pct).reduce(f64::max);
         self.steal_pct = self.steal_pct.max(other.steal_pct);
-        self.boot_s = other.boot_s;
-        self.boots += 1;
     }
 }
 
@@ -300,10 +313,11 @@ fn measure(
     measured: &mut Measured,
     progress: &Progress,
 ) -> Result<(), LabError> {
-    measured.facts = Some(session.facts.clone());
-    measured.speed = session.speed;
+    let (wait_pct, steal_pct) = (measured.wait_pct, measured.steal_pct);
     let begin = noise::snapshot(session.machine.pid());
-    for rep in 0..experiment.reps {
+    for rep in measured.reps..experiment.reps {
+        let mut one =
+            Measured { facts: Some(session.facts.clone()), speed: session.speed, ..Measured::default() };
         for arm in order(&experiment.arms, rep) {
             let at = format!("rep {}/{} {arm}", rep + 1, experiment.reps);
             let mut loaded = Vec::new();
@@ -320,23 +334,26 @@ fn measure(
                 loaded.push(format!("on {}: {}", also.machine, command.join(" ")));
             }
             if !loaded.is_empty() {
-                measured.commands.insert(arm.clone(), loaded.join("; "));
+                one.commands.insert(arm.clone(), loaded.join("; "));
             }
             for _ in 0..experiment.rounds {
                 for workload in &experiment.workloads {
                     progress.step(&format!("{at}: {}", workload.name));
-                    run_workload(session, experiment, workload, arm, measured)?;
+                    run_workload(session, experiment, workload, arm, &mut one)?;
                 }
             }
             // No contention while schedulers are loaded and unloaded: nothing is measured then, and on contended vCPUs
             // it takes many times as long.
             session.contenders.activate(&mut session.machine.link, experiment, BTreeSet::new())?;
             if let Some(output) = session.unload()? {
-                measured.scheduler_output.insert(arm.clone(), output.stdout + &output.stderr);
+                one.scheduler_output.insert(arm.clone(), output.stdout + &output.stderr);
             }
         }
+        measured.add(one);
+        measured.reps = rep + 1;
+        let (waited, stolen) = noise::between(&begin, &noise::snapshot(session.machine.pid()));
+        (measured.wait_pct, measured.steal_pct) = (wait_pct.max(waited), steal_pct.max(stolen));
     }
-    (measured.wait_pct, measured.steal_pct) = noise::between(&begin, &noise::snapshot(session.machine.pid()));
     Ok(())
 }
 
@@ -638,5 +655,20 @@ mod tests {
         let value = json!({"threads": [{"work": 5}]});
         assert_eq!(lookup(&value, "threads.0.work"), Some(&json!(5)));
         assert_eq!(lookup(&value, "threads.1.work"), None);
+    }
+
+    #[test]
+    fn repetitions_add_up_and_boots_are_counted_apart() {
+        let one = |value| {
+            let samples = BTreeMap::from([(("metric".to_string(), "arm".to_string()), vec![value])]);
+            Measured { samples, wait_pct: value, ..Measured::default() }
+        };
+        let mut boot = Measured::default();
+        boot.add(one(2.0));
+        boot.add(one(1.0));
+        let mut all = Measured::default();
+        all.merge(boot);
+        let samples: Vec<f64> = all.samples.into_values().flatten().collect();
+        assert_eq!((samples, all.wait_pct, all.boots), (vec![2.0, 1.0], 2.0, 1));
     }
 }

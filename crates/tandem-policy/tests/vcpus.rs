@@ -105,6 +105,32 @@ fn an_undisturbed_vcpu_is_whole_and_a_sudden_loss_is_reported() {
     assert!(model.share < SCALE / 2, "{}", model.share);
 }
 
+/// A vCPU that was whole is taken for `low` windows, as it runs; in between it is woken for moments, `waits` of sixteen times with a wait.
+/// Were the windows taken for a drop?
+fn drops_beside_wakeups(low: u64, waits: u64) -> bool {
+    let mut model = vcpu_model::default();
+    let mut now = Host { on: MS, off: 0 }.busy(&mut model, 0, 1000 * MS);
+    let mut dropped = false;
+    for _ in 0..low {
+        for n in 0..16 {
+            now += 20 * MS;
+            vcap_arrive(&mut model, now, 20 * MS, if n < waits { 5 * MS } else { 0 });
+        }
+        let samples = model.samples;
+        while model.samples == samples {
+            now += MS;
+            dropped |= vcap_busy(&mut model, now, MS, MS * 9 / 10, 1) & 2 != 0;
+        }
+    }
+    dropped
+}
+
+#[test]
+fn wakeups_neither_make_a_drop_nor_hide_one() {
+    assert!(!drops_beside_wakeups(1, 12), "one low window, and one low sample of wake-ups");
+    assert!(drops_beside_wakeups(2, 0), "two low windows, and wake-ups that did not wait between them");
+}
+
 #[test]
 fn a_vcpu_with_a_quota_is_there_at_once_while_it_works_little() {
     let mut model = vcpu_model::default();

@@ -52,9 +52,10 @@ enum Op {
     Offline,
     CgroupMove,
     SetWeight,
+    Enable,
 }
 
-const OPS: usize = Op::SetWeight as usize + 1;
+const OPS: usize = Op::Enable as usize + 1;
 
 type Task = *mut c_void;
 
@@ -386,7 +387,13 @@ impl Policy {
         if error != 0 {
             return Err(format!("the policy refuses task {name}: error {error}"));
         }
+        self.enable(cpu, task);
         Ok(task)
+    }
+
+    /// `ops.enable()`: the policy schedules a task from now on.
+    pub fn enable(&mut self, here: usize, task: usize) {
+        self.call_task(Op::Enable, here, task);
     }
 
     fn task(&mut self, task: usize) -> Task {
@@ -732,5 +739,27 @@ mod tests {
         assert!(one.kernel().tasks[task].direct.is_some(), "an idle CPU takes it at once");
         assert_eq!((one.counter(c"direct"), other.counter(c"direct")), (Some(1), Some(0)));
         assert_eq!(one.counter(c"no such counter"), None);
+    }
+
+    #[test]
+    fn what_a_task_ran_in_another_class_is_not_charged() {
+        for told in [true, false] {
+            let mut policy = Policy::guest(&settings(1), 0).unwrap();
+            let root = policy.add_group(None, 100, false, None).unwrap();
+            let group = policy.add_group(Some(root), 100, false, Some((20_000, 100_000))).unwrap();
+            let all = [true];
+            let new = NewTask { name: "t", cpu: 0, allowed: &all, policy: 0, nice: 0, slice_ns: 0, group };
+            let task = policy.add_task(&new).unwrap();
+            policy.add_run_time(task, 5_000_000_000);
+            if told {
+                policy.enable(0, task);
+            }
+            policy.runnable(0, task, kernel::ENQ_WAKEUP);
+            policy.enqueue(0, task, kernel::ENQ_WAKEUP);
+            policy.running(0, task);
+            policy.stopping(0, task, true);
+            policy.enqueue(0, task, 0);
+            assert_eq!(policy.counter(c"throttled"), Some(u64::from(!told)), "told: {told}");
+        }
     }
 }
