@@ -59,8 +59,12 @@ COLD s32 helper_for(struct task_struct *p __arg_trusted, s32 from_cpu)
 
 	if (!from)
 		return -1;
-	/* p itself is not in the queue yet: the kernel puts it there after enqueue(). */
-	waiting = waiting_normal(from_cpu, from) + 1;
+	/*
+	 * Without p, which the kernel puts there after enqueue(): for the first one that waits nobody is kicked. Which is better depends on the
+	 * host. (Simulated, two seeds, with p counted: beside real neighbours silo's p95 is 1.9 times EEVDF's instead of 3.1, specjbb's 1.2
+	 * instead of 1.9; where a real-time task preempts by turns nginx's is 0.92 of CFS's instead of 0.60, as that vCPU had been chosen for it.)
+	 */
+	waiting = waiting_normal(from_cpu, from);
 	bpf_for(i, 0, nr_candidates()) {
 		s32 cpu = candidate(p, first, i);
 
