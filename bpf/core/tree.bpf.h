@@ -23,6 +23,13 @@ static __always_inline void tree_set_bandwidth(u32 group, u64 period_us, u64 quo
 	quota_timer_by(k_now(), k_now());
 }
 
+/* The quota that a new cgroup comes with. `group`: its record; the root's if it has none. */
+static __always_inline void tree_set_first_bandwidth(u32 group, struct scx_cgroup_init_args *args)
+{
+	if (bpf_core_field_exists(args->bw_quota_us))
+		tree_set_bandwidth(group, args->bw_period_us, args->bw_quota_us, args->bw_burst_us);
+}
+
 static __always_inline void tree_set_weight(u32 group, u32 weight)
 {
 	struct group_state *g = group_state(group);
@@ -54,8 +61,7 @@ static __always_inline s32 tree_add(struct cgroup *cgrp, struct scx_cgroup_init_
 	s32 err;
 
 	if (!g || g->id != id || group == ROOT_GROUP) {
-		if (bpf_core_field_exists(args->bw_quota_us))
-			tree_set_bandwidth(ROOT_GROUP, args->bw_period_us, args->bw_quota_us, args->bw_burst_us);
+		tree_set_first_bandwidth(ROOT_GROUP, args);
 		return 0;
 	}
 	/* A number that is used again still has its throttled queue. */
@@ -63,14 +69,12 @@ static __always_inline s32 tree_add(struct cgroup *cgrp, struct scx_cgroup_init_
 	if (err && err != -EEXIST) {
 		/* No memory. An error would keep somebody from creating a cgroup: its tasks count as the root's own instead. */
 		group_remove(id);
-		if (bpf_core_field_exists(args->bw_quota_us))
-			tree_set_bandwidth(ROOT_GROUP, args->bw_period_us, args->bw_quota_us, args->bw_burst_us);
+		tree_set_first_bandwidth(ROOT_GROUP, args);
 		return 0;
 	}
 	side_group_added(g, group_state(g->parent));
 	tree_set_weight(group, args->weight);
-	if (bpf_core_field_exists(args->bw_quota_us))
-		tree_set_bandwidth(group, args->bw_period_us, args->bw_quota_us, args->bw_burst_us);
+	tree_set_first_bandwidth(group, args);
 	tree_set_idle(group, k_cgroup_idle(cgrp));
 	return 0;
 }

@@ -155,6 +155,21 @@ COLD u32 decided_bans(u32 cpu, u64 now)
 	return bans;
 }
 
+/* A vCPU gets more bans, or some are lifted. Several CPUs may do so at the same time: each counts it if its own bans are the first, or the last. */
+static __always_inline void add_bans(struct cpu_state *c, u32 bans)
+{
+	if (bans && !__sync_fetch_and_or(&c->side.bans, bans))
+		__sync_fetch_and_add(&nr_banned, 1);
+}
+
+static __always_inline void lift_bans(struct cpu_state *c, u32 bans)
+{
+	u32 old = __sync_fetch_and_and(&c->side.bans, ~bans);
+
+	if (old && !(old & ~bans))
+		__sync_fetch_and_sub(&nr_banned, 1);
+}
+
 /* Set the bans of `cpu`, apart from those of parked vCPUs: these may be parked and given back meanwhile. Returns whether it may be used. */
 COLD u32 ban(u32 cpu, u32 bans, u64 now)
 {
@@ -164,8 +179,8 @@ COLD u32 ban(u32 cpu, u32 bans, u64 now)
 	if (!c)
 		return 0;
 	old = c->side.bans;
-	__sync_fetch_and_or(&c->side.bans, bans);
-	__sync_fetch_and_and(&c->side.bans, bans | TANDEM_BAN_EMPTY);
+	add_bans(c, bans);
+	lift_bans(c, ~(bans | TANDEM_BAN_EMPTY));
 	if ((bans ^ old) & TANDEM_BAN_STRAGGLER) {
 		if (bans & TANDEM_BAN_STRAGGLER) {
 			if (c->side.banned_at_ns)
@@ -177,38 +192,6 @@ COLD u32 ban(u32 cpu, u32 bans, u64 now)
 	if (bans & ~old && c->tasks[1] + c->tasks[0])
 		k_kick_preempt(cpu);
 	return !c->side.bans;
-}
-
-/* vCPUs that have been parked or given back so far. */
-u32 park_turns;
-
-COLD u32 banned_now(void)
-{
-	u32 banned = 0, i;
-
-	bpf_for(i, 0, nr_cpu_ids) {
-		struct cpu_state *c = cpu_state(i);
-
-		if (c && c->side.bans)
-			banned++;
-	}
-	return banned;
-}
-
-/* How often they are counted anew because one has been parked or given back meanwhile. */
-#define COUNT_TURNS 4
-
-COLD int count_banned(void)
-{
-	u32 turns, i;
-
-	bpf_for(i, 0, COUNT_TURNS) {
-		turns = *(volatile u32 *)&park_turns;
-		nr_banned = banned_now();
-		if (*(volatile u32 *)&park_turns == turns)
-			break;
-	}
-	return 0;
 }
 
 /*
@@ -252,10 +235,9 @@ COLD int review_bans(u64 now)
 			struct cpu_state *c = cpu_state(i);
 
 			if (c)
-				__sync_fetch_and_and(&c->side.bans, TANDEM_BAN_EMPTY);
+				lift_bans(c, ~TANDEM_BAN_EMPTY);
 		}
 	}
-	count_banned();
 	return 0;
 }
 

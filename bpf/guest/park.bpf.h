@@ -44,15 +44,11 @@ int guest_park(struct park_query *q)
 			c->side.emptied_ns = is_idle(c);
 		}
 		c->side.parked |= by;
-		__sync_fetch_and_or(&c->side.bans, bans_of_parked(by));
-		__sync_fetch_and_add(&park_turns, 1);
-		count_banned();
+		add_bans(c, bans_of_parked(by));
 		k_kick_preempt(q->cpu);
 	} else if (q->what == PARK_GIVE_BACK && c->side.parked & by) {
 		c->side.parked &= ~by;
-		__sync_fetch_and_and(&c->side.bans, ~bans_of_parked(by));
-		__sync_fetch_and_add(&park_turns, 1);
-		count_banned();
+		lift_bans(c, bans_of_parked(by));
 		if (c->online)
 			k_kick_idle(q->cpu);
 	}
