@@ -14,13 +14,16 @@ void BPF_STRUCT_OPS(core_runnable, struct task_struct *p, u64 enq_flags)
 {
 	struct task_state *t = task_state(p);
 
-	if (t) {
-		t->ended = 0;
-		group_runnable(p, t);
-		t->mean_burst_ns = ewma_u64(t->mean_burst_ns, min_u64(t->burst_ns, TANDEM_BURST_MAX_NS), 2);
-		t->burst_ns = 0;
-		t->runnable_at_ns = k_now();
-	}
+	if (!t)
+		return;
+	t->ended = 0;
+	group_runnable(p, t);
+	/* For a change of its nice level, affinity or cgroup the kernel dequeues and enqueues a task that stays runnable: its burst goes on. */
+	if (!(enq_flags & SCX_ENQ_WAKEUP) && t->runnable_at_ns)
+		return;
+	t->mean_burst_ns = ewma_u64(t->mean_burst_ns, min_u64(t->burst_ns, TANDEM_BURST_MAX_NS), 2);
+	t->burst_ns = 0;
+	t->runnable_at_ns = k_now();
 }
 
 void BPF_STRUCT_OPS(core_quiescent, struct task_struct *p, u64 deq_flags)
@@ -38,9 +41,11 @@ void BPF_STRUCT_OPS(core_quiescent, struct task_struct *p, u64 deq_flags)
 	}
 	t->exits = k_is_exiting(p);
 	leave(t, k_now());
-	/* After a sleep a new request begins. */
-	t->used_ns = 0;
-	t->owed_ns >>= 1;
+	/* After a sleep a new request begins; after a change of one of its properties the same goes on. */
+	if (deq_flags & SCX_DEQ_SLEEP) {
+		t->used_ns = 0;
+		t->owed_ns >>= 1;
+	}
 }
 
 /* The kernel dequeues a task to change its weight. This is for a task that is in our queues all the same. */
@@ -112,8 +117,11 @@ void BPF_STRUCT_OPS(core_enable, struct task_struct *p)
 {
 	struct task_state *t = task_state(p);
 
-	if (t)
-		t->charged_ran_ns = k_ran_ns(p);
+	if (!t)
+		return;
+	t->charged_ran_ns = k_ran_ns(p);
+	/* Nor is it known since when it is runnable. */
+	t->runnable_at_ns = 0;
 }
 
 void BPF_STRUCT_OPS(core_disable, struct task_struct *p)

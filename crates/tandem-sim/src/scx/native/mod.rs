@@ -762,4 +762,32 @@ mod tests {
             assert_eq!(policy.counter(c"throttled"), Some(u64::from(!told)), "told: {told}");
         }
     }
+
+    /// What is left of a task's request of 3 ms after 1.4 ms, once it was dequeued and enqueued again.
+    fn left_after(dequeued: u64, enqueued: u64) -> Ns {
+        let mut policy = Policy::guest(&settings(1), 0).unwrap();
+        let all = [true];
+        let new = NewTask { name: "t", cpu: 0, allowed: &all, policy: 0, nice: 0, slice_ns: 0, group: 0 };
+        let [task, other] = [0; 2].map(|_| policy.add_task(&new).unwrap());
+        for task in [task, other] {
+            policy.runnable(0, task, kernel::ENQ_WAKEUP);
+            policy.enqueue(0, task, kernel::ENQ_WAKEUP);
+            policy.kernel_mut().tasks[task].direct = None;
+        }
+        policy.running(0, task);
+        policy.kernel_mut().now += 1_400_000;
+        policy.add_run_time(task, 1_400_000);
+        policy.stopping(0, task, dequeued & kernel::DEQ_SLEEP == 0);
+        policy.quiescent(0, task, dequeued);
+        policy.running(0, other);
+        policy.runnable(0, task, enqueued);
+        policy.enqueue(0, task, enqueued);
+        policy.kernel().tasks[task].direct.as_ref().unwrap().slice_ns
+    }
+
+    #[test]
+    fn a_change_of_a_property_is_no_sleep() {
+        assert_eq!(left_after(0, 0), 1_600_000);
+        assert_eq!(left_after(kernel::DEQ_SLEEP, kernel::ENQ_WAKEUP), 3_000_000);
+    }
 }
