@@ -4,27 +4,30 @@
 set -u
 bin=${TANDEM_BIN_DIR:?set by make test}
 passed=0 failed=0 skipped=0
+names=() # of what failed
 log=$(mktemp) || exit 1
 trap 'rm -f "$log"' EXIT
 
 check() { # name command...
     local name=$1; shift
     echo "== $name"
-    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $name"; fi
+    if "$@"; then passed=$((passed + 1)); else fails "$name"; fi
 }
+
+fails() { failed=$((failed + 1)); names+=("$1"); echo "FAILED: $1"; }
 
 check "formatting" cargo fmt --all --check
 check "lints" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 
 echo "== unit and property tests"
 from=$SECONDS
-cargo test --workspace --locked 2>&1 | tee "$log"
+cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$log"
 cargo_status=${PIPESTATUS[0]}
 echo "-- unit and property tests: $((SECONDS - from)) s"
 passed=$((passed + $(grep -cE '^test .* \.\.\. ok$' "$log")))
-failures=$(grep -cE '^test .* \.\.\. FAILED$' "$log")
-failed=$((failed + failures))
-if [ "$cargo_status" -ne 0 ] && [ "$failures" -eq 0 ]; then failed=$((failed + 1)); echo "FAILED: cargo test"; fi
+failures=$failed
+while read -r _ name _; do fails "$name"; done < <(grep -E '^test .* \.\.\. FAILED$' "$log")
+if [ "$cargo_status" -ne 0 ] && [ "$failed" -eq "$failures" ]; then fails "cargo test"; fi
 
 lab() { # experiment arguments...
     local from=$SECONDS status
@@ -35,7 +38,7 @@ lab() { # experiment arguments...
     case $status in
         0) passed=$((passed + 1)) ;;
         2) skipped=$((skipped + 1)); echo "SKIPPED: $* was disturbed or lost to the rig" ;;
-        *) failed=$((failed + 1)); echo "FAILED: $*" ;;
+        *) fails "$*" ;;
     esac
 }
 
@@ -66,10 +69,12 @@ if kernels=$("$bin/tandem" lab kernels); then
     # Not all kernels are offered with their modules, and not all boot guests in an emulated machine.
     if echo "$kernels" | grep -q "^7.3 "; then lab "$few_boots" --kernel 7.3; fi
 else
-    failed=$((failed + 1)); echo "FAILED: no list of kernels"
+    fails "list of kernels"
 fi
 
 echo
+# What is above may be long.
+for name in "${names[@]}"; do echo "failed: $name"; done
 if [ "$skipped" -gt 0 ]; then
     echo "$passed passed, $failed failed, $skipped skipped"
 else
