@@ -24,9 +24,7 @@
 
 /* A CPU scans for heavier CPUs this often. An imbalance must be found twice in a row: wake-ups come and go. */
 #define TANDEM_BALANCE_NS (32 * NSEC_PER_MSEC_)
-/* Load balance covers tasks that ran for this long since they last slept, */
-#define TANDEM_CPU_BOUND_NS (8 * NSEC_PER_MSEC_)
-/* and tasks that have been runnable for this long. */
+/* Load balance covers tasks that ran for TANDEM_CPU_BOUND_NS since they last slept, and those that have been runnable for this long. */
 #define TANDEM_CPU_BOUND_WAIT_NS (64 * NSEC_PER_MSEC_)
 /* Tasks that missed less than so many requests are not rotated: 24 ms for a request of 3 ms. */
 #define TANDEM_ROTATE_REQUESTS 8

@@ -41,15 +41,19 @@
 #define TANDEM_REQUEST_SHORT_NS (100 * NSEC_PER_USEC_)
 #define TANDEM_TICK_NS (4 * NSEC_PER_MSEC_)
 
+/* A task that has run for this long since it last slept is CPU-bound. */
+#define TANDEM_CPU_BOUND_NS (8 * NSEC_PER_MSEC_)
+
 /*
  * The base request of a queue is the request of its tasks that ask for none themselves: 3 ms, or what is set
  * for a pool of CPUs. Thresholds are parts of it.
  *
- * A task that has run for this long since it last slept will not sleep soon: 8 ms for a base of 3 ms.
+ * A task that has run for this long since it last slept will not sleep soon: 8 ms for a base of 3 ms. It is no less with a shorter one: tasks that
+ * count as light, because they usually sleep before they are CPU-bound, would take each other for such a one and preempt each other.
  */
 POLICY u64 long_burst_ns(u64 base_ns)
 {
-	return base_ns * 8 / 3;
+	return max_u64(base_ns * 8 / 3, TANDEM_CPU_BOUND_NS);
 }
 
 /* A running task is not preempted by a wake-up before it has run for this long: 0.7 ms for a base of 3 ms. */

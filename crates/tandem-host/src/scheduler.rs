@@ -594,8 +594,7 @@ fn load<'a>(
         rodata.nr_cpu_ids = cpu_ids;
         rodata.cgroups_enabled = !options.ignore_cgroups;
         rodata.slice_timers_enabled = options.slice_timers;
-        let slice_us =
-            options.slice_us.unwrap_or_else(|| slice::base_us(slice::BASE_SLICE.as_ref(), online.len()));
+        let slice_us = options.slice_us.unwrap_or_else(|| slice::base_us(slice::BASE_SLICE.as_ref()));
         rodata.base_request_ns = slice_us * 1000;
         log::info!("slices of {:.1} ms", slice_us as f64 / 1000.0);
         rodata.watchdog_ns = u64::from(open.struct_ops.tandem_host().timeout_ms) * 1_000_000;

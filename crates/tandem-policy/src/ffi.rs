@@ -24,6 +24,7 @@ pub mod safe {
         weight_of_nice(nice: i32) -> u32;
         virtual_ns(service_ns: u64, weight: u64) -> u64;
         real_ns(virt_ns: u64, weight: u64) -> u64;
+        long_burst_ns(base_ns: u64) -> u64;
         request_ns(base_ns: u64, weight: u64, queue_weight: u64, queue_tasks: u32) -> u64;
         deadline_distance(remaining_ns: u64, weight: u64, base_ns: u64) -> u64;
         lag_limit(request: u64) -> i64;

@@ -33,8 +33,8 @@ pub mod base {
 pub mod eevdf {
     pub use crate::ffi::safe::{
         clock_anchored, clock_shift, deadline_distance, deadline_moved, idle_floor_due, is_ahead, is_bounded,
-        lag_after_sleep, lag_against, lag_limit, lag_of, lag_on_join, owed_preempts, progress_alone,
-        prompt_preempts, real_ns, request_ns, v_of, v_reweighted, virtual_ns, waits_too_long,
+        lag_after_sleep, lag_against, lag_limit, lag_of, lag_on_join, long_burst_ns, owed_preempts,
+        progress_alone, prompt_preempts, real_ns, request_ns, v_of, v_reweighted, virtual_ns, waits_too_long,
         wake_request_ns, wakeup_preempts, weight_of_nice,
     };
 }

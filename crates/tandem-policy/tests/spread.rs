@@ -305,4 +305,10 @@ proptest! {
         prop_assert!(settled.abs() <= i64::from(ran) / 2 && settled.abs() <= owed.abs());
         prop_assert!(settled == 0 || (settled > 0) == (owed > 0));
     }
+
+    /// Whoever counts as light, because it usually sleeps before it is CPU-bound, is taken for one that computes by nobody who wakes up.
+    #[test]
+    fn a_light_task_has_ended_its_burst_before_it_counts_as_long(base in 1u64..1_000_000_000, mean in any::<u64>()) {
+        prop_assert!(!is_light(mean) || mean < long_burst_ns(base));
+    }
 }

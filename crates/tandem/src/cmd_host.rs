@@ -84,7 +84,7 @@ pub struct HostCmd {
     #[arg(long)]
     no_slice_timers: bool,
 
-    /// CPU request of a vCPU in microseconds; default: the kernel's own base slice (2800 from 8 CPUs on)
+    /// CPU request of a vCPU in microseconds; default: the kernel's own base slice, and 3000 at the least
     #[arg(short, long, value_name = "US", value_parser = clap::value_parser!(u64).range(tandem_host::slice::RANGE_US))]
     slice_us: Option<u64>,
 
