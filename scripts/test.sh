@@ -25,9 +25,9 @@ cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$log"
 cargo_status=${PIPESTATUS[0]}
 echo "-- unit and property tests: $((SECONDS - from)) s"
 passed=$((passed + $(grep -cE '^test .* \.\.\. ok$' "$log")))
-failures=$failed
+before=$failed
 while read -r _ name _; do fails "$name"; done < <(grep -E '^test .* \.\.\. FAILED$' "$log")
-if [ "$cargo_status" -ne 0 ] && [ "$failed" -eq "$failures" ]; then fails "cargo test"; fi
+if [ "$cargo_status" -ne 0 ] && [ "$failed" -eq "$before" ]; then fails "cargo test"; fi
 
 lab() { # experiment arguments...
     local from=$SECONDS status

@@ -4,12 +4,13 @@
 //! of EEVDF's rounds, with 3 ms 0.68 and 0.95; in another five 0.36 and 0.47, and 0.87 and 1.08.)
 
 use std::path::Path;
+use tandem_bpf::host::intf;
 
 /// Where the kernel shows its base slice, and lets it be changed: ns, scaled by the CPUs there are.
 pub const BASE_SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
 
-/// Shortest default, us: EEVDF's base slice with 8 CPUs and more is about as long (2.8 ms).
-const LEAST_US: u64 = 3000;
+/// Shortest default, us: the base request, 3 ms. EEVDF's base slice with 8 CPUs and more is about as long (2.8 ms).
+const LEAST_US: u64 = intf::TANDEM_REQUEST_NS as u64 / 1000;
 /// What a slice may be, us.
 pub const RANGE_US: std::ops::RangeInclusive<u64> = 500..=100_000;
 

@@ -19,6 +19,9 @@ pub const CONTENDED_SHARE: u32 = ffi::TANDEM_CONTENDED_SHARE;
 /// Length of a measurement window, nanoseconds.
 pub const WINDOW_NS: u64 = ffi::TANDEM_WINDOW_NS as u64;
 
+/// Base request of a CPU for which nothing else is set, nanoseconds.
+pub const REQUEST_NS: u64 = ffi::TANDEM_REQUEST_NS as u64;
+
 /// Effective weight of a task of nice 0 outside of all groups: 1 << 20.
 pub const UNIT: u64 = 1 << 20;
 /// Scale of the root group.

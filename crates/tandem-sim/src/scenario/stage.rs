@@ -11,9 +11,6 @@ use crate::setup::{host, GroupSpec, TaskSpec};
 use crate::workload::{Intake, Process, Workload};
 use crate::SimError;
 
-/// Shortest default request of the host's scheduler, ns (`tandem_host::slice`).
-const LEAST_HOST_REQUEST_NS: Ns = 3_000_000;
-
 /// Where the parts of a placed workload are in the machine.
 #[derive(Debug, Clone, Default)]
 pub struct Installed {
@@ -102,7 +99,8 @@ impl Scenario {
             let slice_timers = self.host.slice_timers;
             let settings = Settings {
                 of_the_host: true,
-                request_ns: machine.worlds[0].fair.base_slice_ns().max(LEAST_HOST_REQUEST_NS),
+                // As the daemon sets it (`tandem_host::slice`).
+                request_ns: machine.worlds[0].fair.base_slice_ns().max(tandem_policy::REQUEST_NS),
                 caches,
                 tick_ns,
                 slice_timers,

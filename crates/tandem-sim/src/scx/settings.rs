@@ -51,7 +51,7 @@ impl Settings {
             threads: each,
             tick_ns: 4_000_000,
             steal_page: false,
-            request_ns: 3_000_000,
+            request_ns: tandem_policy::REQUEST_NS,
             slice_timers: true,
             nohz_full: false,
             techniques: Techniques::default(),
