@@ -87,6 +87,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "test-host",
     "test-host-boots",
     "test-host-faults",
+    "test-host-resets",
     "test-host-quota",
     "test-host-kvm",
     "demo-host",

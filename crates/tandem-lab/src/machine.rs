@@ -5,7 +5,7 @@ use crate::fetch::{with_own_loader, Parts};
 use crate::link::Link;
 use crate::noise;
 use crate::rig;
-use crate::sign::{sign, Sign};
+use crate::sign::{Reader, Sign};
 use crate::{sys, LabError};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -198,11 +198,12 @@ fn listen(output: std::process::ChildStdout, console: Arc<Mutex<Console>>) {
     std::thread::spawn(move || {
         let mut reader = BufReader::new(output);
         let mut bytes = Vec::new();
+        let mut signs = Reader::default();
         while reader.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {
             let line = String::from_utf8_lossy(&bytes).trim_end().to_string();
             bytes.clear();
             let mut console = console.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(sign) = sign(&line) {
+            if let Some(sign) = signs.sign(&line) {
                 console.signs.push(sign);
                 console.first_trouble.get_or_insert_with(|| line.clone());
             }
