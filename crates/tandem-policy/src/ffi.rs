@@ -6,8 +6,8 @@ include!(concat!(env!("OUT_DIR"), "/policy.rs"));
 /// Safe wrappers. Units, ranges and sources are documented at the C functions of the same name.
 pub mod safe {
     use super::{
-        forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view, straggler_view, vcpu_limit,
-        vcpu_limit_seen, vcpu_model, vcpu_phase, vcpu_pool,
+        boost_rivals, forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view,
+        straggler_view, vcpu_limit, vcpu_limit_seen, vcpu_model, vcpu_phase, vcpu_pool,
     };
 
     macro_rules! by_value {
@@ -92,6 +92,15 @@ pub mod safe {
         move_cost_ns(far: bool) -> u64;
         far_excess(excess: u64, heavy_weight: u64) -> u64;
         share_left(share: u32, away: bool, ns: u64) -> u32;
+        io_confidence(confidence: u32, io: bool, ticks: u64) -> u32;
+        does_io(confidence: u32) -> bool;
+        is_near_io(device_at_ns: u64, now_ns: u64) -> bool;
+        loan_room_ns(debt_ns: i64, limit_ns: u64) -> u64;
+        lent_ns(service_ns: u64, ahead: bool, debt_ns: i64, limit_ns: u64) -> u64;
+        payment_ns(service_ns: u64, debt_ns: i64, credit_ns: i64) -> u64;
+        goes_on_for_io(io: bool, ran_ns: u64, room_ns: u64) -> bool;
+        wake_use_left_ns(used_ns: u64, elapsed_ns: u64, budget_ns: u64) -> u64;
+        may_wake_fast(used_ns: u64, budget_ns: u64) -> bool;
         takes_normal(bans: u32) -> bool;
         takes_best_effort(bans: u32, stack_busy: bool) -> bool;
     }
@@ -99,6 +108,11 @@ pub mod safe {
     pub fn vcpu_limit_window(vcpu_limit: &mut vcpu_limit, seen: &vcpu_limit_seen, usable: u32) -> u64 {
         // SAFETY: the references are valid for the call and the function keeps no pointer.
         unsafe { super::vcpu_limit_window(vcpu_limit, seen, usable) }
+    }
+
+    pub fn displaces(conflict: u32, rivals: &boost_rivals) -> bool {
+        // SAFETY: the reference is valid for the call and the function keeps no pointer; read only.
+        unsafe { super::displaces(conflict, rivals) }
     }
 
     pub fn length_even(length: &rhythm_length) -> bool {

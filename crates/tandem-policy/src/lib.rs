@@ -8,8 +8,8 @@ mod ffi;
 pub mod limit;
 
 pub use ffi::{
-    forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view, straggler_view, vcpu_limit,
-    vcpu_limit_seen, vcpu_model, vcpu_phase, vcpu_pool,
+    boost_rivals, forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view, straggler_view,
+    vcpu_limit, vcpu_limit_seen, vcpu_model, vcpu_phase, vcpu_pool,
 };
 
 /// Fixed point of shares: 1024 is one whole pCPU.
@@ -106,6 +106,34 @@ pub mod ivh {
 /// What higher classes leave of a pCPU (`policy/host/away.h`).
 pub mod away {
     pub use crate::ffi::safe::share_left;
+}
+
+/// Does a vCPU do I/O? (`policy/host/io.h`)
+pub mod io {
+    pub use crate::ffi::safe::{does_io, io_confidence, is_near_io};
+
+    /// There is no more confidence than this.
+    pub const CONFIDENCE_MAX: u32 = crate::ffi::TANDEM_IO_CONFIDENCE_MAX;
+}
+
+/// What a boost costs, and who pays (`policy/host/debt.h`).
+pub mod debt {
+    pub use crate::ffi::safe::{lent_ns, loan_room_ns, payment_ns};
+
+    /// Limit of the debt of a VM of weight 100, ns.
+    pub const MAX_NS: u64 = crate::ffi::TANDEM_DEBT_MAX_NS as u64;
+}
+
+/// When a vCPU comes before its turn (`policy/host/boost.h`).
+pub mod boost {
+    pub use crate::ffi::safe::{displaces, goes_on_for_io, may_wake_fast, wake_use_left_ns};
+
+    /// The one that does more I/O runs.
+    pub const BY_CONFIDENCE: u32 = crate::ffi::boost_conflict_CONFLICT_CONFIDENCE;
+    /// The one whose VM owes less.
+    pub const BY_DEBT: u32 = crate::ffi::boost_conflict_CONFLICT_DEBT;
+    /// The one that runs already.
+    pub const NONE: u32 = crate::ffi::boost_conflict_CONFLICT_NONE;
 }
 
 /// vCPUs that are better left without work (`policy/guest/rwc.h`).

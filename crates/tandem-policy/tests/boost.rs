@@ -1,0 +1,165 @@
+//! Boosts for I/O: the paper's examples, and what holds for any numbers.
+#![allow(missing_docs)]
+
+use proptest::prelude::*;
+use tandem_policy::boost::{
+    displaces, goes_on_for_io, may_wake_fast, wake_use_left_ns, BY_CONFIDENCE, BY_DEBT, NONE,
+};
+use tandem_policy::boost_rivals;
+use tandem_policy::debt::{lent_ns, loan_room_ns, payment_ns, MAX_NS};
+use tandem_policy::io::{does_io, io_confidence, is_near_io, CONFIDENCE_MAX};
+
+const MS: u64 = 1_000_000;
+
+/// Anubis, section 4.2: after 100 milliseconds with I/O the confidence is lost in five without.
+#[test]
+fn confidence_is_lost_as_in_the_paper() {
+    let mut confidence = (0..100).fold(0, |confidence, _| io_confidence(confidence, true, 1));
+    assert_eq!(confidence, 100);
+    for (left, io) in [(50, true), (25, true), (12, true), (6, true), (3, false)] {
+        confidence = io_confidence(confidence, false, 1);
+        assert_eq!((confidence, does_io(confidence)), (left, io));
+    }
+}
+
+#[test]
+fn four_milliseconds_with_io_make_a_vcpu_one_that_does_io() {
+    let steps: Vec<bool> =
+        (1..=4).map(|n| does_io((0..n).fold(0, |c, _| io_confidence(c, true, 1)))).collect();
+    assert_eq!(steps, [false, false, false, true]);
+}
+
+#[test]
+fn several_milliseconds_at_once_are_as_many_one_by_one() {
+    for confidence in [0, 1, 7, 100, CONFIDENCE_MAX] {
+        for io in [false, true] {
+            for ticks in 0..10 {
+                let each = (0..ticks).fold(confidence, |c, tick| io_confidence(c, io && tick == 0, 1));
+                assert_eq!(io_confidence(confidence, io, ticks), each, "{confidence} {io} {ticks}");
+            }
+        }
+    }
+    assert_eq!(io_confidence(CONFIDENCE_MAX, false, u64::MAX), 0);
+}
+
+#[test]
+fn a_reschedule_ipi_is_io_only_near_a_device() {
+    assert!(!is_near_io(0, 3 * MS), "there was no device");
+    assert!(is_near_io(10 * MS, 15 * MS) && !is_near_io(10 * MS, 15 * MS + 1));
+    assert!(is_near_io(10 * MS, 9 * MS), "clocks of two CPUs differ");
+}
+
+/// Host digest I: 5 ms of a neighbour's slice, 3 ms of extension, and two siblings that give up 4 ms each.
+#[test]
+fn what_is_lent_is_paid() {
+    let (mut debt, mut credit) = (0_i64, 0_i64);
+    let mut seen = Vec::new();
+    for (ns, lends) in [(5 * MS, true), (3 * MS, true), (4 * MS, false), (4 * MS, false)] {
+        let ns = if lends { lent_ns(ns, true, debt, MAX_NS) } else { payment_ns(ns, debt, credit) };
+        let change = if lends { ns as i64 } else { -(ns as i64) };
+        (debt, credit) = (debt + change, credit + change);
+        seen.push(debt / MS as i64);
+    }
+    assert_eq!((seen, debt, credit), (vec![5, 8, 4, 0], 0, 0));
+}
+
+#[test]
+fn nothing_is_lent_before_the_share_is_used_up_nor_beyond_the_limit() {
+    assert_eq!(lent_ns(MS, false, 0, MAX_NS), 0);
+    assert_eq!(lent_ns(MS, true, (MAX_NS - MS / 2) as i64, MAX_NS), MS / 2);
+    assert_eq!(lent_ns(MS, true, 2 * MAX_NS as i64, MAX_NS), 0);
+    assert_eq!(lent_ns(MS, true, -5, MAX_NS), MS, "who is owed something may still borrow up to the limit");
+}
+
+#[test]
+fn only_debts_are_paid_and_only_to_who_is_owed_something() {
+    assert_eq!(payment_ns(MS, 5 * MS as i64, 0), 0);
+    assert_eq!(payment_ns(MS, 0, 5 * MS as i64), 0);
+    assert_eq!(payment_ns(MS, -3, 5 * MS as i64), 0);
+    assert_eq!(payment_ns(2 * MS, MS as i64, 3), 3);
+}
+
+/// Each policy has a case in which it, and no other, changes who runs.
+#[test]
+fn each_policy_chooses_by_something_else() {
+    let rivals = |confidence, debt_ns, running_confidence, running_debt_ns| boost_rivals {
+        confidence,
+        debt_ns,
+        running_confidence,
+        running_debt_ns,
+    };
+    let who = |rivals| [BY_CONFIDENCE, BY_DEBT, NONE].map(|policy| displaces(policy, &rivals));
+    assert_eq!(who(rivals(9, 50, 5, 10)), [true, false, false]);
+    assert_eq!(who(rivals(5, 10, 9, 50)), [false, true, false]);
+    assert_eq!(who(rivals(9, 10, 5, 50)), [true, true, false], "only without any the running one goes on");
+    assert_eq!(who(rivals(5, 10, 5, 10)), [false; 3], "of two that are equal the running one goes on");
+    assert!(!displaces(99, &rivals(9, 10, 5, 50)));
+}
+
+#[test]
+fn a_turn_is_extended_for_io_within_eight_milliseconds_and_the_limit() {
+    assert!(goes_on_for_io(true, 7 * MS, MS) && !goes_on_for_io(false, 0, MAX_NS));
+    assert!(!goes_on_for_io(true, 8 * MS, MAX_NS) && !goes_on_for_io(true, 0, MS - 1));
+}
+
+#[test]
+fn the_budget_for_wake_ups_is_two_milliseconds_in_a_hundred() {
+    let (budget, mut used, mut got) = (2 * MS, 0, 0);
+    // Whoever takes all that it can, for ten seconds.
+    for _ in 0..10_000 {
+        used = wake_use_left_ns(used, MS, budget);
+        if may_wake_fast(used, budget) {
+            used += MS / 2;
+            got += MS / 2;
+        }
+    }
+    let most = 10_000 * MS / 100 * 2 + budget + MS / 2;
+    assert!((most * 9 / 10..=most).contains(&got), "{got} of {most}");
+    assert_eq!(wake_use_left_ns(50 * MS, u64::MAX, budget), 0);
+}
+
+proptest! {
+    /// Whatever happens, no VM owes more than its limit, what is owed is what others are owed, and who pays what it can is
+    /// even in the end.
+    #[test]
+    fn debts_are_credits(events in prop::collection::vec((0usize..3, 0usize..3, 0u64..60 * MS, any::<bool>(), any::<bool>()), 1..300), limit in 0u64..200 * MS) {
+        let mut debts = [0_i64; 3];
+        for (from, to, service, lends, ahead) in events {
+            if from == to {
+                continue;
+            }
+            if lends {
+                let ns = lent_ns(service, ahead, debts[from], limit) as i64;
+                prop_assert!(ns as u64 <= service && (ahead || ns == 0));
+                debts[from] += ns;
+                debts[to] -= ns;
+            } else {
+                let ns = payment_ns(service, debts[from], -debts[to]) as i64;
+                prop_assert!(ns as u64 <= service);
+                debts[from] -= ns;
+                debts[to] += ns;
+            }
+            prop_assert_eq!(debts.iter().sum::<i64>(), 0);
+            prop_assert!(debts.iter().all(|debt| *debt <= limit as i64));
+        }
+        for _ in 0..600 {
+            for from in 0..3 {
+                for to in 0..3 {
+                    let ns = payment_ns(MS, debts[from], -debts[to]) as i64;
+                    debts[from] -= ns;
+                    debts[to] += ns;
+                }
+            }
+        }
+        prop_assert!(debts.iter().all(|debt| debt.unsigned_abs() < MS), "{:?}", debts);
+    }
+
+    #[test]
+    fn arithmetic_holds_for_any_numbers(a in any::<u64>(), b in any::<u64>(), c in any::<u64>(), debt in any::<i64>(), credit in any::<i64>(), io: bool) {
+        prop_assert!(lent_ns(a, io, debt, b) <= a);
+        prop_assert!(payment_ns(a, debt, credit) <= a);
+        prop_assert!(wake_use_left_ns(a, b, c) <= a);
+        prop_assert!(io_confidence((a % 200) as u32, io, b) <= CONFIDENCE_MAX.max((a % 200) as u32));
+        let _ = (loan_room_ns(debt, a), goes_on_for_io(io, a, b), is_near_io(a, b), may_wake_fast(a, b));
+    }
+}

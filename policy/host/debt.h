@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a boost costs, and who pays (Anubis, SoCC'23, "Debts").
+ *
+ * A boosted vCPU is charged as any other until it has had its share. What it runs beyond that is a loan: its v stands still, its VM
+ * owes the time, and the VM that waited has it as a credit. vCPUs of a VM with debts that do no I/O pay: where one of a VM with a
+ * credit waits beside it, such a vCPU is charged twice for what it runs, so that it comes later by as much, and the same amount goes off
+ * the debt and off the credit. So at any moment the sum of all debts is the sum of all credits, to the nanosecond. (In the paper the debt is the
+ * unfinished slice of the victim and nobody has a credit; the published code changes it from several CPUs without a lock.)
+ *
+ * A VM whose debt has reached its limit is not boosted beyond its share until some of it is paid: what a guest can take by pretending to do I/O is
+ * that much, once.
+ */
+#ifndef TANDEM_POLICY_HOST_DEBT_H
+#define TANDEM_POLICY_HOST_DEBT_H
+
+#include "../base.h"
+
+/* The limit of a VM of weight 100; of others in proportion to their weights. (None in the paper, 100 s in the published code.) */
+#define TANDEM_DEBT_MAX_NS (100 * NSEC_PER_MSEC_)
+/* A loan, or a payment, is never more than this at a time: bounds what a clock that is wrong can do. */
+#define TANDEM_DEBT_STEP_MAX_NS (32 * NSEC_PER_MSEC_)
+
+/* What may still be lent to a VM with this debt (negative: a credit), ns. */
+POLICY u64 loan_room_ns(s64 debt_ns, u64 limit_ns)
+{
+	u64 limit = min_u64(limit_ns, 1ULL << 40);
+
+	if (debt_ns < 0)
+		return limit;
+	return sub_floor_u64(limit, (u64)debt_ns);
+}
+
+/* The part of `service_ns` that is lent: nothing before the vCPU has had its share (`ahead`), and no more than there is room for. */
+POLICY u64 lent_ns(u64 service_ns, bool ahead, s64 debt_ns, u64 limit_ns)
+{
+	if (!ahead)
+		return 0;
+	return min_u64(min_u64(service_ns, TANDEM_DEBT_STEP_MAX_NS), loan_room_ns(debt_ns, limit_ns));
+}
+
+/* What a vCPU that has run for `service_ns` pays of its VM's debt to one that is owed `credit_ns` (both above 0, or nothing is paid). */
+POLICY u64 payment_ns(u64 service_ns, s64 debt_ns, s64 credit_ns)
+{
+	if (debt_ns <= 0 || credit_ns <= 0)
+		return 0;
+	return min_u64(min_u64(service_ns, TANDEM_DEBT_STEP_MAX_NS), min_u64((u64)debt_ns, (u64)credit_ns));
+}
+
+#endif
