@@ -495,7 +495,7 @@ COLD int charge_group(struct task_state *t __arg_nonnull, u64 service_ns)
  */
 static __always_inline void charge(const struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
-	u64 steal = side_stolen_ns(cpu), ran = k_ran_ns(p), service, progress;
+	u64 steal = side_stolen_ns(cpu), ran = k_ran_ns(p), service, charged, progress;
 	s64 settled = 0;
 	u32 i = class_index(t->class);
 
@@ -509,13 +509,14 @@ static __always_inline void charge(const struct task_struct *p, struct task_stat
 	t->used_ns += service;
 	t->burst_ns += service;
 	count_cpu_bound(t, c, cpu, now);
+	charged = side_charge_ns(t, c, cpu, service);
 	if (t->owed_ns && t->class == CLASS_NORMAL) {
-		settled = settled_ns(t->owed_ns, service);
+		settled = settled_ns(t->owed_ns, min_u64(charged, service));
 		t->owed_ns -= settled;
 	}
-	progress = virtual_ns(service - settled, max_u64(c->weight[i], t->weight));
+	progress = virtual_ns(charged - settled, max_u64(c->weight[i], t->weight));
 	move_clock(c, i, progress_of(c, i, c->tasks[i], t->v, progress));
-	t->v += virtual_ns(service - settled, t->weight);
+	t->v += virtual_ns(charged - settled, t->weight);
 	if (t->cpu_bound_stake)
 		c->vtime += virtual_ns(service - settled, max_u64(c->cpu_bound_weight, t->weight));
 	c->curr_cpu_bound = t->cpu_bound_stake != 0;

@@ -202,6 +202,25 @@ static __always_inline bool k_peek_key(u64 dsq, u64 *key)
 	return p;
 }
 
+/* Number of the first task of a queue; 0: the queue is empty. */
+static __always_inline s32 k_peek_pid(u64 dsq)
+{
+	struct task_struct *p = NULL;
+	struct bpf_iter_scx_dsq it;
+	s32 pid = 0;
+
+	if (bpf_ksym_exists(scx_bpf_dsq_peek)) {
+		p = scx_bpf_dsq_peek(dsq);
+		return p ? BPF_CORE_READ(p, pid) : 0;
+	}
+	if (!bpf_iter_scx_dsq_new(&it, dsq, 0))
+		p = bpf_iter_scx_dsq_next(&it);
+	if (p)
+		pid = BPF_CORE_READ(p, pid);
+	bpf_iter_scx_dsq_destroy(&it);
+	return pid;
+}
+
 /* The slice that the task asked for by sched_setattr(), ns; 0: none. */
 static __always_inline u64 k_custom_slice(const struct task_struct *p)
 {

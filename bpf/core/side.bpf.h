@@ -24,6 +24,12 @@ static __always_inline u32 side_capacity(const struct cpu_state *c, u64 now);
  */
 static __always_inline u64 side_stolen_ns(s32 cpu);
 
+/*
+ * t has run for this long, ns. Returns how much of it is charged to its v, ns: less if its side lends it the rest, more if it pays for what was
+ * lent. V moves by the same, so that nobody else's lag changes by what is lent, and others gain what is paid.
+ */
+static __always_inline u64 side_charge_ns(struct task_state *t, struct cpu_state *c, s32 cpu, u64 service_ns);
+
 /* Request on CPU `c` of a task that has asked for none itself, ns. `g`: its group, or NULL. */
 static __always_inline u64 side_request_ns(const struct task_struct *p, const struct task_state *t, const struct group_state *g,
 					   const struct cpu_state *c);

@@ -17,6 +17,12 @@ static __always_inline u64 side_stolen_ns(s32 cpu)
 	return steal_of(cpu);
 }
 
+/* In a guest nothing is lent. */
+static __always_inline u64 side_charge_ns(struct task_state *t, struct cpu_state *c, s32 cpu, u64 service_ns)
+{
+	return service_ns;
+}
+
 static __always_inline u64 side_request_ns(const struct task_struct *p, const struct task_state *t, const struct group_state *g,
 					   const struct cpu_state *c)
 {

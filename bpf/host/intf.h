@@ -5,6 +5,9 @@
 
 #include "../../policy/base.h"
 #include "../../policy/host/away.h"
+#include "../../policy/host/boost.h"
+#include "../../policy/host/debt.h"
+#include "../../policy/host/io.h"
 #include "counters.h"
 
 /* VMs that have a record of their own; the vCPUs of further ones are scheduled as any other thread. */
@@ -23,8 +26,30 @@ struct side_cpu {
 	u32 share;		/* what higher classes leave of this pCPU, of TANDEM_SCALE (policy/host/away.h) */
 	u32 pull_first;		/* pCPU plus 1 whose waiting task this idle one was kicked for; 0: none (any CPU) */
 	u32 light_next;		/* a task that usually sleeps soon has been chosen to run next (any CPU) */
+	s32 boost_to;		/* vCPU that waits and was interrupted: it comes next here; 0: none (atomic, any CPU) */
+	s32 forward_to;		/* sibling to which the current vCPU has sent an IPI, and which waited then; 0: none */
+	u32 forwards;		/* yield_to stands for such a one */
+	/* The current task. */
+	u32 vm;			/* its VM: side_task.vm */
+	u32 turn;		/* enum turn: why it runs */
+	u32 lender;		/* whom a boosted one passes over: a VM's number plus 1, 0: tasks of no VM, NO_LENDER: nobody */
+	u32 confidence;		/* side_task.confidence, for those that want this pCPU */
 	u32 unused;
+	u64 turn_since_ns;	/* when it began to run, or was boosted */
+	/* The task that ran before it. */
+	u32 displaced;		/* it was runnable when it stopped */
+	u32 displaced_vm;
 };
+
+/* Why a task runs. */
+enum turn {
+	TURN_OWN,		/* it was its turn */
+	TURN_BOOSTED,		/* for I/O */
+	TURN_WOKEN,		/* it was woken, within its VM's budget */
+	TURN_PAYING,		/* it was its turn, and it pays of its VM's debt */
+};
+
+#define NO_LENDER (~0U)
 
 /* The host side's part of a task's record. */
 struct side_task {
@@ -36,6 +61,12 @@ struct side_task {
 	u32 safe;		/* limits_generation: it is where it holds no kernel lock, and may be throttled */
 	u32 on_debt;		/* it goes on without quota */
 	u32 elsewhere;		/* switches to it since KVM last said that it runs its vCPU */
+	u32 io_points;		/* events of I/O for its vCPU (atomic, any CPU) */
+	u32 io_seen;		/* of them when it was looked at last */
+	u32 confidence;		/* policy/host/io.h */
+	u32 interrupted;	/* it was interrupted for I/O since it last ran (any CPU) */
+	u32 comes_next;		/* enum turn: why it runs out of turn when it runs next; TURN_OWN: it does not (any CPU) */
+	u64 unlooked_ns;	/* run time since it was looked at last */
 };
 
 /* The host side's part of a cgroup's record. */
@@ -50,6 +81,12 @@ struct vm_state {
 	u32 generation;		/* how many VMs have had this record */
 	u32 vcpus;		/* threads that run a vCPU (atomic) */
 	u32 unused;
+	s64 debt_ns;		/* policy/host/debt.h; negative: a credit (atomic) */
+	u64 borrowed_ns;	/* all that was lent to it (atomic) */
+	u64 repaid_ns;		/* all that it has paid (atomic) */
+	u64 device_at_ns;	/* last event of a device; 0: there was none (any CPU) */
+	u64 wake_used_ns;	/* of its budget for wake-ups, at wake_at_ns (atomic) */
+	u64 wake_at_ns;
 	u32 at[MAX_PLACES];	/* vCPUs in the queue of each pCPU, running or waiting (atomic) */
 };
 
@@ -59,6 +96,10 @@ enum vm_technique {
 	VM_YIELD = 2,		/* directed yield */
 	VM_SAFE_POINTS = 4,	/* out of quota, a vCPU stops only where it holds no lock */
 	VM_PROMPT = 8,		/* a vCPU that wakes up and usually sleeps soon comes before one that computes */
+	VM_BOOST = 16,		/* a vCPU that does I/O comes before its turn, and its VM pays for what is beyond its share */
+	VM_FORWARD = 32,	/* a sibling that waits and is sent an IPI runs next on the sender's pCPU */
+	VM_FAST_WAKEUP = 64,	/* a vCPU that is woken comes before its turn, within a budget */
+	VM_OFF_BY_DEFAULT = VM_FORWARD,
 };
 
 /* Settings of a VM, written by the daemon. They hold only for the VM that had the record when they were written. */
@@ -66,8 +107,10 @@ struct vm_settings {
 	u32 generation;
 	u32 valid;
 	u32 off;		/* enum vm_technique */
-	u32 unused;
+	u32 conflict;		/* enum boost_conflict */
 	u64 request_ns;		/* request of its vCPUs; 0: as any other */
+	u64 debt_max_ns;	/* limit of its debt; 0: by its weight */
+	u64 wake_budget_ns;	/* budget for wake-ups; 0: as any other */
 };
 
 /* Where a vCPU's thread may be found to hold no kernel lock (main.bpf.c, safe.bpf.h). */

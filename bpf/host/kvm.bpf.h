@@ -34,6 +34,7 @@ struct kvm_vcpu___tandem {
 	struct kvm___tandem *kvm;
 	struct preempt_notifier___tandem preempt_notifier;
 	int vcpu_id;
+	struct pid *pid;	/* of the thread that ran it last */
 	bool preempted;
 	bool wants_to_run;	/* its thread is in KVM's run function; since 6.11 */
 	struct kvm_vcpu_arch___tandem arch;
@@ -41,6 +42,7 @@ struct kvm_vcpu___tandem {
 
 struct kvm_lapic___tandem {
 	struct kvm_vcpu___tandem *vcpu;
+	void *regs;
 };
 
 /* AMD. The vCPU is the first member (KVM asserts it when it is built). The code had 32 bits and a second word before it had 64. */
@@ -83,6 +85,14 @@ struct vcpu_vmx___shared {
 #define KVM_ISA_VMX___TANDEM 1
 #define KVM_ISA_SVM___TANDEM 2
 #define KVM_MSR_ENABLED___TANDEM 1
+/* Arguments of kvm_mmio and kvm_pio. */
+#define KVM_TRACE_MMIO_WRITE___TANDEM 2
+#define KVM_PIO_OUT___TANDEM 1
+/* Register of a local APIC that says which vector its timer has. */
+#define KVM_APIC_LVTT___TANDEM 0x320
+/* Local APICs, I/O APICs and HPETs are in this range of addresses. */
+#define KVM_APICS_FROM___TANDEM 0xfec00000ULL
+#define KVM_APICS_TO___TANDEM 0xff000000ULL
 
 /* Why the guest was left, as the processor says; ~0: not to be had. */
 static __always_inline u32 kvm_exit_code(struct kvm_vcpu___tandem *vcpu, u32 isa)
@@ -104,6 +114,25 @@ static __always_inline u32 kvm_exit_code(struct kvm_vcpu___tandem *vcpu, u32 isa
 static __always_inline bool kvm_is_in_run(struct kvm_vcpu___tandem *vcpu)
 {
 	return !bpf_core_field_exists(vcpu->wants_to_run) || BPF_CORE_READ(vcpu, wants_to_run);
+}
+
+/* Number of the thread that ran this vCPU last; 0: none has. */
+static __always_inline s32 kvm_tid_of(struct kvm_vcpu___tandem *vcpu)
+{
+	struct pid *pid = bpf_core_field_exists(vcpu->pid) ? BPF_CORE_READ(vcpu, pid) : NULL;
+
+	return pid ? BPF_CORE_READ(pid, numbers[0].nr) : 0;
+}
+
+/* Vector of a local APIC's timer. */
+static __always_inline u32 kvm_timer_vector(struct kvm_lapic___tandem *apic)
+{
+	void *regs = BPF_CORE_READ(apic, regs);
+	u32 lvtt = 0;
+
+	if (!regs || bpf_probe_read_kernel(&lvtt, sizeof(lvtt), regs + KVM_APIC_LVTT___TANDEM))
+		return 0;
+	return lvtt & 0xff;
 }
 
 /* Where a vCPU's preempt notifier is in its record. */

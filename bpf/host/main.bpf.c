@@ -10,6 +10,7 @@
  *   place     apart from siblings, while another pCPU is as good           place.bpf.h
  *   prompt    a vCPU that sleeps often, before one that computes           policy/eevdf.h
  *   yield     to the sibling that KVM names, on the yielder's own time     yield.bpf.h
+ *   I/O       a vCPU that is interrupted comes first, and its VM pays      boost.bpf.h, debt.bpf.h
  *   quota     a vCPU out of quota stops where it holds no kernel lock      safe.bpf.h
  *   RT, DL    what higher classes take of a pCPU makes it weaker           policy/host/away.h
  *   order     by virtual deadline within hierarchical weights and quotas   bpf/core
@@ -19,7 +20,8 @@
  */
 #include "side.bpf.h"
 #include "place.bpf.h"
-#include "yield.bpf.h"
+#include "boost.bpf.h"
+#include "interrupt.bpf.h"
 #include "../core/ops.bpf.h"
 #include "../core/run.bpf.h"
 #include "../core/serve.bpf.h"
@@ -152,7 +154,7 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 	bool apart = false;
 	u64 clock, now;
 	s64 owed_ns;
-	u32 limit;
+	u32 limit, why;
 
 	if (!t || !c || (is_leaving() && cpu != (s32)bpf_get_smp_processor_id())) {
 		k_insert_local(p, base_request_ns, enq_flags);
@@ -199,6 +201,13 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 		runs_next(p, t, c, remaining(t), enq_flags);
 		return;
 	}
+	why = fate == RUNS_SOON ? TURN_OWN : out_of_turn(p, t, c, cpu, enq_flags, now);
+	if (why) {
+		t->side.comes_next = why;
+		t->was_late = 1;
+		runs_next(p, t, c, remaining(t), enq_flags);
+		return;
+	}
 	put_in_order(p, t, c, cpu, now, enq_flags);
 	/* The last task there may have gone to sleep meanwhile, and that pCPU looked into its queue before the kernel put p there. */
 	if (fate == WAITS && cpu != scx_bpf_task_cpu(p))
@@ -236,18 +245,22 @@ void BPF_STRUCT_OPS(host_dispatch, s32 cpu, struct task_struct *prev)
 	watch_for_offline(c, cpu, now);
 	if (c->throttled_limit)
 		look_after_throttled(now);
+	if (c->side.forward_to)
+		claim_forward(cpu, c->curr_pid);
 	/* A claim is for the next turn, which is no longer than a request: who is overdue comes after it. */
 	if (c->side.yield_to && serve_yielded(cpu)) {
 		c->side.yields_in_row++;
 		return;
 	}
 	c->side.yields_in_row = 0;
-	if (serve_overdue(c, cpu, now))
+	if (serve_overdue(c, cpu, now) || (c->side.boost_to && serve_boosted(cpu)))
 		return;
 	if (prev && k_wants_to_run(prev))
 		t = task_state(prev);
 	if (t)
 		kept = keep(prev, t, c, cpu, now);
+	if (t && !kept && extends(prev, t, c, cpu, now))
+		return;
 	if (c->pull_from >= 0)
 		pull_for_balance(cpu);
 	unthrottle_next(c, cpu);
@@ -262,7 +275,9 @@ void BPF_STRUCT_OPS(host_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (kept)
 		count(c, CNT_KEPT);
+	own_turn_goes_on(c, now);
 	goes_on(prev, t, c, cpu, now);
+	looks_soon(c, cpu, now);
 }
 
 /*
@@ -310,6 +325,8 @@ void BPF_STRUCT_OPS(host_running, struct task_struct *p)
 	turn_begins(p, t, c, cpu, now);
 	turn_lasts(p, t, c, cpu, now);
 	yield_served(p, t, c, cpu, now);
+	turn_of_vcpu(p, t, c, cpu, now);
+	looks_soon(c, cpu, now);
 	if (t->side.on_debt) {
 		t->side.on_debt = 0;
 		count(c, CNT_ON_DEBT);
@@ -328,6 +345,7 @@ void BPF_STRUCT_OPS(host_stopping, struct task_struct *p, bool runnable)
 	if (cpu == bpf_get_smp_processor_id())
 		turn_pauses(p, t, c, cpu, k_now());
 	turn_ends(p, t, c, runnable);
+	turn_of_vcpu_ends(t, c, runnable);
 }
 
 void BPF_STRUCT_OPS(host_update_idle, s32 cpu, bool idle)

@@ -3,6 +3,7 @@
 #ifndef TANDEM_HOST_SIDE_BPF_H
 #define TANDEM_HOST_SIDE_BPF_H
 
+#include "debt.bpf.h"
 #include "safe.bpf.h"
 #include "vm.bpf.h"
 #include "../core/fair.bpf.h"
@@ -96,6 +97,11 @@ static __always_inline u64 side_stolen_ns(s32 cpu)
 	return 0;
 }
 
+static __always_inline u64 side_charge_ns(struct task_state *t, struct cpu_state *c, s32 cpu, u64 service_ns)
+{
+	return t->side.vm ? charge_vcpu_ns(t, cpu, service_ns) : service_ns;
+}
+
 /* Request of a vCPU on this pCPU. */
 static __always_inline u64 vcpu_request_ns(const struct task_state *t, const struct cpu_state *c)
 {
@@ -172,6 +178,9 @@ static __always_inline void side_left(struct task_state *t)
 static __always_inline void side_cpu_online(struct cpu_state *c)
 {
 	c->side.yield_to = 0;
+	c->side.forward_to = 0;
+	c->side.boost_to = 0;
+	c->side.displaced = 0;
 	c->side.away_since_ns = 0;
 	c->side.left_idle_ns = 0;
 	c->side.share = TANDEM_SCALE;
@@ -179,12 +188,13 @@ static __always_inline void side_cpu_online(struct cpu_state *c)
 
 static __always_inline void side_dump(void)
 {
-	scx_bpf_dump("tandem: next_vm=%u\n", next_vm);
+	scx_bpf_dump("tandem: next_vm=%u others_debt=%lld\n", next_vm, others_debt_ns);
 }
 
 static __always_inline void side_dump_cpu(const struct cpu_state *c)
 {
-	scx_bpf_dump("tandem: yield_to=%d share=%u/1024\n", c->side.yield_to, c->side.share);
+	scx_bpf_dump("tandem: yield_to=%d share=%u/1024 boost_to=%d turn=%u\n", c->side.yield_to, c->side.share, c->side.boost_to,
+		     c->side.turn);
 }
 
 #endif

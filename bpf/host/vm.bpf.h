@@ -51,8 +51,24 @@ struct {
 /* Where the search for a free record begins. */
 u32 next_vm;
 
+/* What tasks of no VM owe, and what VMs owed that have ended; negative: what they are owed (policy/host/debt.h; atomic). */
+s64 others_debt_ns;
+
 /* VMs that have ended. A thread for whose VM there was no record tries again after the next one. */
 u32 ended_vms;
+
+/* A VM has ended, or another one has its record now. */
+static __always_inline void closes_account(struct vm_state *vm)
+{
+	s64 debt_ns = vm->debt_ns ? __sync_lock_test_and_set(&vm->debt_ns, 0) : 0;
+
+	if (debt_ns)
+		__sync_fetch_and_add(&others_debt_ns, debt_ns);
+	vm->borrowed_ns = 0;
+	vm->repaid_ns = 0;
+	vm->device_at_ns = 0;
+	vm->wake_used_ns = 0;
+}
 
 static __always_inline struct vm_state *vm_state(u32 vm)
 {
@@ -88,7 +104,7 @@ static __always_inline bool vm_uses(const struct task_state *t, enum vm_techniqu
 {
 	struct vm_settings *s = settings_of(t);
 
-	return !s || !(s->off & technique);
+	return !((s ? s->off : VM_OFF_BY_DEFAULT) & technique);
 }
 
 /* Does it usually sleep before it counts as CPU-bound, so that it is served first when it wakes up? */
@@ -171,6 +187,7 @@ COLD u32 add_vm(u64 kvm, u32 pid)
 		vm->pid = pid;
 		/* A real-time thread ends without a word to this scheduler. */
 		vm->vcpus = 0;
+		closes_account(vm);
 		if (bpf_map_update_elem(&vm_numbers, &kvm, &number, BPF_NOEXIST)) {
 			/* Another of its vCPUs was faster. */
 			vm->pid = 0;
@@ -219,6 +236,10 @@ static __always_inline void vcpu_of_vm(struct task_state *t, s32 tid, u64 vcpu, 
 	leaves_vm(t);
 	t->side.vcpu = vcpu;
 	t->side.safe = 0;
+	t->side.io_seen = t->side.io_points;
+	t->side.confidence = 0;
+	t->side.interrupted = 0;
+	t->side.comes_next = TURN_OWN;
 	t->side.generation = vm ? vm->generation : ended_vms;
 	/* The record is believed only with its generation. */
 	barrier();
@@ -329,6 +350,7 @@ int BPF_PROG(host_vm_ends, void *kvm)
 		bpf_map_delete_elem(&vmms, &pid);
 	vm->pid = 0;
 	__sync_lock_test_and_set(&vm->kvm, 0);
+	closes_account(vm);
 	return 0;
 }
 

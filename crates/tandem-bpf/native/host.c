@@ -32,6 +32,8 @@ void sim_set_up(u32 cpu_ids, bool page, u64 request_ns, bool timers, u64 watchdo
 	*(volatile u64 *)&watchdog_ns = watchdog;
 	safe_points = SAFE_BEFORE_ENTRY | SAFE_AFTER_EXIT;
 	sees_vcpus_come = 1;
+	sees_interrupts = 1;
+	programs_may_kick = 1;
 	nr_llcs = llcs;
 }
 
@@ -55,6 +57,11 @@ void sim_set_techniques(u32 ivh, bool bvs, bool rwc, bool dedicate, u32 left_out
 #define SIM_VCPUS 65536
 static struct kvm___tandem kvms[SIM_VMS];
 static struct kvm_vcpu___tandem kvm_vcpus[SIM_VCPUS];
+static struct kvm_lapic___tandem kvm_lapics[SIM_VCPUS];
+static struct {
+	struct pid pid;
+	struct upid number;
+} kvm_pids[SIM_VCPUS];
 
 /* The current thread enters KVM's run function for this vCPU of this VM. Returns whether there are records for them. */
 bool sim_runs_vcpu(u32 vm, u32 vcpu)
@@ -65,6 +72,11 @@ bool sim_runs_vcpu(u32 vm, u32 vcpu)
 		return false;
 	kvm_vcpus[vcpu].kvm = &kvms[vm];
 	kvm_vcpus[vcpu].wants_to_run = true;
+	kvm_vcpus[vcpu].arch.st.msr_val = KVM_MSR_ENABLED___TANDEM;
+	kvm_vcpus[vcpu].arch.st.cache.hva = 1;
+	kvm_pids[vcpu].pid.numbers[0].nr = k_current_pid();
+	kvm_vcpus[vcpu].pid = &kvm_pids[vcpu].pid;
+	kvm_lapics[vcpu].vcpu = &kvm_vcpus[vcpu];
 	ctx[0] = (u64)&kvm_vcpus[vcpu];
 	host_vcpu_runs(ctx);
 	return true;
@@ -102,6 +114,62 @@ void sim_handles_exit(void)
 	u64 ctx[1] = { 0 };
 
 	host_handles_svm(ctx);
+}
+
+/* KVM accepts an interrupt for this vCPU. The current thread sends it. */
+void sim_interrupt(u32 vcpu, u32 vector)
+{
+	u64 ctx[3] = { (u64)&kvm_lapics[vcpu % SIM_VCPUS], 0, vector };
+
+	host_interrupt(ctx);
+}
+
+/* The vCPU of the current thread writes to a device. */
+void sim_kick(void)
+{
+	u64 ctx[1] = { 0 };
+
+	host_kick(ctx);
+}
+
+/* What a VM owes, ns; without a number, the tasks of no VM. */
+s64 sim_debt_of(u32 vm)
+{
+	u64 key = (u64)&kvms[vm % SIM_VMS];
+	u32 *number = bpf_map_lookup_elem(&vm_numbers, &key);
+
+	return *account_of(number ? *number : 0);
+}
+
+/* All debts, less all credits: nothing. */
+s64 sim_sum_of_debts(void)
+{
+	s64 sum = others_debt_ns;
+	u32 number;
+
+	for (number = 1; number <= MAX_VMS; number++) {
+		struct vm_state *vm = vm_state(number);
+
+		if (!vm)
+			break;
+		sum += vm->debt_ns;
+	}
+	return sum;
+}
+
+/* A setting that is the same for all VMs. */
+void sim_set_conflict(u32 conflict)
+{
+	u32 vm;
+
+	for (vm = 0; vm < MAX_VMS; vm++) {
+		struct vm_settings *s = bpf_map_lookup_elem(&settings, &vm);
+
+		if (!s)
+			return;
+		s->valid = 1;
+		s->conflict = conflict;
+	}
 }
 
 /* KVM destroys a VM. */

@@ -1,6 +1,7 @@
 //! What of this machine matters to a host of virtual machines. Looks at everything, changes nothing.
 
 use crate::hooks::{Hook, Kernel, HOOKS, OF_THE_SCHEDULER};
+use crate::kicks;
 use std::path::Path;
 use tandem_daemon::finding::{Finding, State};
 
@@ -19,7 +20,13 @@ pub fn examine(root: &Path) -> Vec<Finding> {
         return Vec::new();
     }
     let kernel = Kernel::under(root);
-    vec![hooks(&kernel), of_the_scheduler(&kernel), hidden(root), polling(root)]
+    vec![
+        hooks(&kernel),
+        of_the_scheduler(&kernel),
+        boosts(&kernel, kicks::programs_may_kick),
+        hidden(root),
+        polling(root),
+    ]
 }
 
 fn hooks(kernel: &Kernel) -> Finding {
@@ -56,9 +63,24 @@ fn of_the_scheduler(kernel: &Kernel) -> Finding {
         (State::Good, names(&there), "")
     } else {
         let found = format!("{}; not {}", names(&there), names(&missing));
-        (State::Note, found, "vCPUs are known; one out of quota may stop where it holds a kernel lock")
+        (State::Note, found, "vCPUs are known; what the missing ones tell is not (docs/HOST.md)")
     };
     Finding { subject: "hooks of tandem host", state, found, advice }
+}
+
+/// Does a vCPU that is interrupted come first, and when?
+fn boosts(kernel: &Kernel, may_kick: impl Fn() -> bool) -> Finding {
+    let seen = kernel.of_the_scheduler().iter().any(|hook| hook.program == "host_interrupt");
+    let (state, found, advice) = match (seen, seen && may_kick()) {
+        (false, _) => (State::Note, "no: interrupts are not seen", "vCPUs that do I/O have their share, and no boost"),
+        (true, true) => (State::Good, "at once", ""),
+        (true, false) => (
+            State::Note,
+            "within a millisecond",
+            "the type information of this kernel shows a hidden argument of scx_bpf_kick_cpu(): it was built with pahole before 1.27",
+        ),
+    };
+    Finding { subject: "boosts for I/O", state, found: found.to_owned(), advice }
 }
 
 /// What hardware delivers past KVM.
@@ -111,6 +133,19 @@ mod tests {
     #[test]
     fn without_kvm_there_is_nothing_to_say() {
         assert_eq!(examine(machine(&[]).path()), []);
+    }
+
+    #[test]
+    fn a_boost_needs_interrupts_and_comes_at_once_where_programs_may_kick() {
+        let dir = machine(&[(
+            "sys/kernel/btf/kvm",
+            "\0kvm_arch_vcpu_ioctl_run\0kvm_arch_destroy_vm\0__apic_accept_irq\0",
+        )]);
+        let kernel = Kernel::under(dir.path());
+        assert_eq!(boosts(&kernel, || true).found, "at once");
+        assert_eq!(boosts(&kernel, || false).found, "within a millisecond");
+        let none = Kernel::under(machine(&[]).path());
+        assert_eq!(boosts(&none, || true).state, State::Note);
     }
 
     #[test]

@@ -2,7 +2,9 @@
 //! something then.
 
 use crate::hooks::{Hook, Kernel, OF_THE_SCHEDULER};
+use crate::kicks;
 use crate::observe::kvm_is_there;
+use crate::options::Fault;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tandem_bpf::host::{intf, HostSkel};
@@ -26,6 +28,8 @@ const OF_SAFE_POINTS: [&str; 6] = [
     "host_handles_svm",
     "host_handles_tdx",
 ];
+/// Programs that tell of I/O.
+const OF_IO: [&str; 4] = ["host_interrupt", "host_kick", "host_mmio", "host_pio"];
 /// Where the handling of an exit begins, by processor.
 const HANDLERS: [&str; 2] = ["host_handles_vmx", "host_handles_svm"];
 
@@ -51,8 +55,9 @@ impl Hooks {
     }
 
     /// Attaches them, after the scheduler: a task has no record before. What the kernel refuses to attach counts as missing from then
-    /// on. `refuse`: as if it refused all that can be done without.
-    pub(crate) fn attach(&mut self, skel: &mut HostSkel<'_>, refuse: bool) {
+    /// on.
+    pub(crate) fn attach(&mut self, skel: &mut HostSkel<'_>, fault: Fault) {
+        let refuse = fault == Fault::NoHooks;
         let needed = self.has("host_vcpu_runs").then(|| attach_needed(skel));
         if let Some(Err(error)) = needed {
             log::warn!("vCPUs are scheduled as any other thread, because KVM cannot be traced: {error}");
@@ -85,7 +90,20 @@ impl Hooks {
             }
             self.there.retain(|hook| !OF_SAFE_POINTS.contains(&hook.program));
         }
+        let io = if refuse { Err(refused()) } else { attach_io(skel, self) };
+        if let Err(error) = io {
+            (skel.links.host_interrupt, skel.links.host_kick) = (None, None);
+            (skel.links.host_mmio, skel.links.host_pio) = (None, None);
+            log::warn!("vCPUs that do I/O do not come first: {error}");
+            self.there.retain(|hook| !OF_IO.contains(&hook.program));
+        }
+        let may_kick = fault != Fault::NoKicks && kicks::programs_may_kick();
+        if self.has("host_interrupt") && !may_kick {
+            log::warn!("a vCPU that is interrupted comes first within a millisecond, not at once: programs that hang in KVM may not interrupt a pCPU on this kernel");
+        }
         if let Some(bss) = skel.maps.bss_data.as_mut() {
+            bss.sees_interrupts = u32::from(self.has("host_interrupt"));
+            bss.programs_may_kick = u32::from(may_kick);
             bss.sees_vcpus_come = u32::from(comes);
             bss.safe_points = self.safe_points();
         }
@@ -122,8 +140,9 @@ impl Hooks {
         if !self.kvm || self.there.is_empty() || self.safe_points() & intf::safe_points_SAFE_AFTER_EXIT != 0 {
             return None;
         }
+        let missing = OF_THE_SCHEDULER.iter().filter(|hook| OF_SAFE_POINTS.contains(&hook.program));
         let missing: Vec<&str> =
-            OF_THE_SCHEDULER.iter().filter(|hook| !self.has(hook.program)).map(|hook| hook.name).collect();
+            missing.filter(|hook| !self.has(hook.program)).map(|hook| hook.name).collect();
         Some(missing.join(", "))
     }
 }
@@ -189,6 +208,25 @@ impl Exits {
 fn attach_needed(skel: &mut HostSkel<'_>) -> libbpf_rs::Result<()> {
     skel.links.host_vm_ends = Some(skel.progs.host_vm_ends.attach()?);
     skel.links.host_vcpu_runs = Some(skel.progs.host_vcpu_runs.attach()?);
+    Ok(())
+}
+
+/// All that tell of I/O. Kicks alone make no boost.
+fn attach_io(skel: &mut HostSkel<'_>, hooks: &Hooks) -> libbpf_rs::Result<()> {
+    if !hooks.has("host_interrupt") {
+        return Ok(());
+    }
+    let (links, progs) = (&mut skel.links, &skel.progs);
+    for (link, program, name) in [
+        (&mut links.host_kick, &progs.host_kick, "host_kick"),
+        (&mut links.host_mmio, &progs.host_mmio, "host_mmio"),
+        (&mut links.host_pio, &progs.host_pio, "host_pio"),
+        (&mut links.host_interrupt, &progs.host_interrupt, "host_interrupt"),
+    ] {
+        if hooks.has(name) {
+            *link = Some(program.attach()?);
+        }
+    }
     Ok(())
 }
 

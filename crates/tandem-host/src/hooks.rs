@@ -76,7 +76,7 @@ pub const HOOKS: [Hook; 6] = [
 ];
 
 /// Those of the scheduler.
-pub const OF_THE_SCHEDULER: [Hook; 9] = [
+pub const OF_THE_SCHEDULER: [Hook; 13] = [
     Hook {
         name: "kvm_arch_vcpu_ioctl_run",
         kind: Kind::Function,
@@ -138,6 +138,34 @@ pub const OF_THE_SCHEDULER: [Hook; 9] = [
         kind: Kind::Function,
         program: "host_handles_tdx",
         tells: "where else it can (TDX)",
+        needed: false,
+    },
+    Hook {
+        name: "__apic_accept_irq",
+        kind: Kind::Function,
+        program: "host_interrupt",
+        tells: "that a vCPU is interrupted, and by what",
+        needed: false,
+    },
+    Hook {
+        name: "ioeventfd_write",
+        kind: Kind::Function,
+        program: "host_kick",
+        tells: "that a vCPU kicks a device",
+        needed: false,
+    },
+    Hook {
+        name: "kvm_mmio",
+        kind: Kind::Tracepoint,
+        program: "host_mmio",
+        tells: "that it writes to one in memory",
+        needed: false,
+    },
+    Hook {
+        name: "kvm_pio",
+        kind: Kind::Tracepoint,
+        program: "host_pio",
+        tells: "that it writes to one at a port",
         needed: false,
     },
 ];

@@ -10,6 +10,7 @@ mod error;
 mod exits;
 pub mod figures;
 pub mod hooks;
+mod kicks;
 pub mod metrics;
 pub mod observe;
 pub mod options;

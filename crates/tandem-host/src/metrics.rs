@@ -2,6 +2,7 @@
 //! (`..._domain_vcpu_delay_seconds_total{domain,vcpu}`), so that panels need another prefix only.
 
 use crate::figures::{Role, Snapshot, Taker, Thread, EXITS};
+use crate::stats::VmStats;
 use crate::vms::{Labels, TAKEN_BY_HOST, TAKEN_BY_UNKNOWN};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -99,6 +100,25 @@ pub(crate) fn of_vms(totals: &Totals, text: &mut String) {
     }
 }
 
+/// What VMs owe for their boosts.
+pub(crate) fn of_debts(vms: &BTreeMap<String, VmStats>, text: &mut String) {
+    let figures: [(&str, &str, &str, fn(&VmStats) -> f64); 3] = [
+        ("debt", "gauge", "CPU time that the domain owes for its boosts; negative: that it is owed", |vm| {
+            vm.debt_ms
+        }),
+        ("borrowed", "counter", "CPU time beyond its share that was lent to the domain", |vm| vm.borrowed_ms),
+        ("repaid", "counter", "CPU time that the domain has paid back", |vm| vm.repaid_ms),
+    ];
+    for (name, kind, help, value) in figures {
+        let name = format!("tandem_domain_{name}_{SECONDS}");
+        head(text, &name, kind, SECONDS, help);
+        let suffix = if kind == "counter" { "_total" } else { "" };
+        for (domain, vm) in vms {
+            let _ = writeln!(text, "{name}{suffix}{{domain=\"{}\"}} {}", escaped(domain), value(vm) / 1e3);
+        }
+    }
+}
+
 /// All vCPUs with their labels, each labels once: two VMs in one process are one domain, whose vCPUs of the same number are told apart by their
 /// threads.
 fn vcpus(totals: &Totals) -> Vec<(String, &Thread)> {
@@ -118,7 +138,11 @@ fn vcpus(totals: &Totals) -> Vec<(String, &Thread)> {
 
 /// As a label's value.
 fn domain(totals: &Totals, pid: u32) -> String {
-    totals.labels.of(pid).name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    escaped(&totals.labels.of(pid).name)
+}
+
+fn escaped(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ pub enum Fault {
     NoHooks,
     /// The kernel's verifier refuses a program that hangs in KVM.
     RefusedHooks,
+    /// Programs that hang in KVM may not interrupt pCPUs.
+    NoKicks,
 }
 
 /// Settings of the host scheduler.

@@ -18,6 +18,11 @@ pub(crate) struct Vm {
     pub(crate) pid: u32,
     /// Threads that run a vCPU.
     pub(crate) vcpus: u32,
+    /// What it owes for its boosts, ns; negative: what it is owed.
+    pub(crate) debt_ns: i64,
+    /// All that was lent to it, and all that it has paid, ns.
+    pub(crate) borrowed_ns: u64,
+    pub(crate) repaid_ns: u64,
 }
 
 impl Vm {
@@ -29,6 +34,9 @@ impl Vm {
             generation: at(offset_of!(intf::vm_state, generation)),
             pid: at(offset_of!(intf::vm_state, pid)),
             vcpus: at(offset_of!(intf::vm_state, vcpus)),
+            debt_ns: u64_at(record, offset_of!(intf::vm_state, debt_ns)) as i64,
+            borrowed_ns: u64_at(record, offset_of!(intf::vm_state, borrowed_ns)),
+            repaid_ns: u64_at(record, offset_of!(intf::vm_state, repaid_ns)),
         })
     }
 }
@@ -49,15 +57,33 @@ pub(crate) fn read(vms: &impl MapCore, kvm_vms: &impl MapCore) -> Result<Vec<Vm>
     Ok(found)
 }
 
+/// Limit of a VM's debt, ns: by its `cpu.weight`.
+pub(crate) fn debt_max_ns(settings: VmSettings, weight: f64) -> u64 {
+    let at_100_ns = match settings.debt_max_ms {
+        0 => intf::TANDEM_DEBT_MAX_NS as u64,
+        ms => ms * 1_000_000,
+    };
+    // A weight of 1 leaves a hundredth; cgroup weights are 1 to 10,000.
+    (at_100_ns as f64 * weight.clamp(1.0, 10_000.0) / 100.0) as u64
+}
+
 /// Tells the scheduler the settings of a VM.
-pub(crate) fn install(map: &impl MapCore, vm: Vm, settings: VmSettings) -> Result<(), DaemonError> {
+pub(crate) fn install(
+    map: &impl MapCore,
+    vm: Vm,
+    settings: VmSettings,
+    debt_max_ns: u64,
+) -> Result<(), DaemonError> {
     let mut record = vec![0u8; std::mem::size_of::<intf::vm_settings>()];
     let mut put = |at: usize, value: u32| record[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     put(offset_of!(intf::vm_settings, generation), vm.generation);
     put(offset_of!(intf::vm_settings, valid), 1);
     put(offset_of!(intf::vm_settings, off), settings.off);
-    let at = offset_of!(intf::vm_settings, request_ns);
-    record[at..at + 8].copy_from_slice(&(settings.slice_us * 1000).to_ne_bytes());
+    put(offset_of!(intf::vm_settings, conflict), settings.conflict.number());
+    let mut put = |at: usize, value: u64| record[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+    put(offset_of!(intf::vm_settings, request_ns), settings.slice_us * 1000);
+    put(offset_of!(intf::vm_settings, debt_max_ns), debt_max_ns);
+    put(offset_of!(intf::vm_settings, wake_budget_ns), settings.wake_budget_us * 1000);
     map.update(&vm.number.to_ne_bytes(), &record, MapFlags::ANY).map_err(DaemonError::Map)
 }
 
@@ -74,6 +100,15 @@ mod tests {
         assert_eq!(Vm::read(&record, 3, 7).map(|vm| (vm.number, vm.pid)), Some((3, 42)));
         assert_eq!(Vm::read(&record, 3, 8), None);
         assert_eq!(Vm::read(&[], 3, 0), None);
+    }
+
+    #[test]
+    fn a_heavier_vm_may_owe_more() {
+        let with = |debt_max_ms| VmSettings { debt_max_ms, ..VmSettings::default() };
+        assert_eq!(debt_max_ns(with(0), 100.0), 100_000_000);
+        assert_eq!(debt_max_ns(with(0), 250.0), 250_000_000);
+        assert_eq!(debt_max_ns(with(30), 50.0), 15_000_000);
+        assert_eq!(debt_max_ns(with(0), f64::NAN), 0, "0 is the scheduler's default");
     }
 
     proptest! {

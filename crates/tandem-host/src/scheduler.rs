@@ -282,8 +282,8 @@ struct Running<'a, 'o> {
     affinity: Affinity,
     /// Weight of each VM and pCPUs that it is entitled to, by the number of its record, as of the last interval.
     entitled: BTreeMap<u32, (f64, f64)>,
-    /// VMs whose settings are installed.
-    installed: BTreeSet<(u32, u32)>,
+    /// Settings that are installed, and the limit of the debt, by the number and the generation of a VM's record.
+    installed: BTreeMap<(u32, u32), (VmSettings, u64)>,
 }
 
 impl<'a, 'o> Running<'a, 'o> {
@@ -305,7 +305,7 @@ impl<'a, 'o> Running<'a, 'o> {
         });
         let mut skel = loaded.map_err(DaemonError::Load)?;
         let link = scx_ops_attach!(skel, tandem_host).map_err(DaemonError::Load)?;
-        hooks.attach(&mut skel, host.options.fault == Fault::NoHooks);
+        hooks.attach(&mut skel, host.options.fault);
         log::info!(
             "tandem host scheduler loaded on {} of {nr_cpus} possible CPUs{}",
             online.len(),
@@ -336,7 +336,7 @@ impl<'a, 'o> Running<'a, 'o> {
             totals: Arc::default(),
             affinity: Affinity::default(),
             entitled: BTreeMap::new(),
-            installed: BTreeSet::new(),
+            installed: BTreeMap::new(),
         };
         // A request may come before the first step.
         running.look_at_vms()?;
@@ -363,12 +363,15 @@ impl<'a, 'o> Running<'a, 'o> {
         // that the name in the metrics is the one to set something for.)
         self.host.labels.keep(&there);
         self.host.labels.add(&there);
-        self.installed.retain(|record| vms.iter().any(|vm| (vm.number, vm.generation) == *record));
+        self.installed.retain(|record, _| vms.iter().any(|vm| (vm.number, vm.generation) == *record));
         for vm in vms {
-            if self.installed.insert((vm.number, vm.generation)) {
-                if let Some(settings) = self.host.set.get(&self.name_of(vm, vms)) {
-                    registry::install(&self.skel.maps.settings, *vm, *settings)?;
-                }
+            let settings = self.host.set.get(&self.name_of(vm, vms)).copied().unwrap_or_default();
+            let (weight, _) = self.entitled.get(&vm.number).copied().unwrap_or((100.0, 0.0));
+            let debt_max_ns = registry::debt_max_ns(settings, weight);
+            let record = (vm.number, vm.generation);
+            if self.installed.get(&record) != Some(&(settings, debt_max_ns)) {
+                registry::install(&self.skel.maps.settings, *vm, settings, debt_max_ns)?;
+                self.installed.insert(record, (settings, debt_max_ns));
             }
         }
         Ok(())
@@ -464,7 +467,9 @@ impl<'a, 'o> Running<'a, 'o> {
             now.groups = u64::from(bss.nr_groups);
             now.groups_shared = u64::from(bss.nr_groups_shared);
             now.limits = u64::from(bss.nr_limits);
+            now.others_debt_s = bss.others_debt_ns as f64 / 1e9;
         }
+        now.debts_s = vms.iter().map(|vm| vm.debt_ns.max(0)).sum::<i64>() as f64 / 1e9;
         let stats = HostStats::totals(counters, now, self.vm_stats(vms));
         Ok(HostReport { stats, observed: Arc::clone(&self.totals) })
     }
@@ -491,6 +496,9 @@ impl<'a, 'o> Running<'a, 'o> {
                 irq_to_run_p99_us: of(|vm| {
                     vm.of_vcpus.interrupt_to_run.quantile_ns(0.99).unwrap_or(0.0) / 1e3
                 }),
+                debt_ms: vm.debt_ns as f64 / 1e6,
+                borrowed_ms: vm.borrowed_ns as f64 / 1e6,
+                repaid_ms: vm.repaid_ns as f64 / 1e6,
                 settings: self.host.set.get(&name).map(ToString::to_string).unwrap_or_default(),
             };
             (name, stats)
@@ -555,11 +563,12 @@ impl Load for Running<'_, '_> {
     fn obey(&mut self, order: Order) -> anyhow::Result<Value> {
         let vms = self.vms()?;
         self.greet(&vms)?;
-        let vm = vms.iter().find(|vm| self.name_of(vm, &vms) == order.vm);
-        let vm = vm.ok_or_else(|| HostError::NoVm { name: order.vm.clone() })?;
+        if !vms.iter().any(|vm| self.name_of(vm, &vms) == order.vm) {
+            return Err(HostError::NoVm { name: order.vm }.into());
+        }
         let settings = self.host.set.get(&order.vm).copied().unwrap_or_default().with(order.setting);
-        registry::install(&self.skel.maps.settings, *vm, settings)?;
         self.host.set.insert(order.vm, settings);
+        self.greet(&vms)?;
         Ok(serde_json::to_value(settings)?)
     }
 

@@ -47,6 +47,15 @@ pub struct VmStats {
     /// 99th percentile of that, microseconds.
     #[stat(desc = "99th percentile of that (us)")]
     pub irq_to_run_p99_us: f64,
+    /// What it owes for its boosts, milliseconds; negative: what it is owed.
+    #[stat(desc = "CPU time that it owes for its boosts (ms); negative: that it is owed")]
+    pub debt_ms: f64,
+    /// All that was lent to it since it began, milliseconds.
+    #[stat(desc = "CPU time that was lent to it since it began (ms)")]
+    pub borrowed_ms: f64,
+    /// All that it has paid since it began, milliseconds.
+    #[stat(desc = "CPU time that it has paid back since it began (ms)")]
+    pub repaid_ms: f64,
     /// What was set for it, as `tandem host set` takes it.
     #[stat(desc = "what was set for it")]
     pub settings: String,
@@ -96,6 +105,12 @@ pub struct Moment {
     /// Groups with a quota.
     #[stat(desc = "cgroups with a quota")]
     pub limits: u64,
+    /// What VMs owe for their boosts.
+    #[stat(desc = "CPU time that VMs owe for their boosts (s)")]
+    pub debts_s: f64,
+    /// What tasks of no VM owe, and VMs that have ended; negative: what they are owed.
+    #[stat(desc = "the same of tasks of no VM and of VMs that have ended (s); negative: that they are owed")]
+    pub others_debt_s: f64,
     /// CPU-bound tasks.
     #[stat(desc = "tasks that load balance counts as CPU-bound")]
     pub cpu_bound_tasks: u64,
@@ -166,7 +181,7 @@ impl Report for HostReport {
         }
         writeln!(
             out,
-            "  now: tasks {} weight {:.3} VMs {} vCPUs {} groups {} (shared {}) limits {} CPU-bound {} weight {:.3}",
+            "  now: tasks {} weight {:.3} VMs {} vCPUs {} groups {} (shared {}) limits {} CPU-bound {} weight {:.3} debts {:.3} s",
             now.tasks,
             now.weight,
             now.vms,
@@ -175,7 +190,8 @@ impl Report for HostReport {
             now.groups_shared,
             now.limits,
             now.cpu_bound_tasks,
-            now.cpu_bound_weight
+            now.cpu_bound_weight,
+            now.debts_s
         )?;
         write!(out, "{}", vms_table(&self.stats.vms))
     }
@@ -208,12 +224,14 @@ impl HostReport {
             ("cgroups", "Cgroups with a record of their own", now.groups as f64),
             ("cgroups_shared", "Cgroups that share their parent's record", now.groups_shared as f64),
             ("cgroups_limited", "Cgroups with a quota", now.limits as f64),
+            ("debt_seconds", "CPU time that VMs owe for their boosts", now.debts_s),
         ] {
             let name = format!("tandem_host_{name}");
             exporter::head(&mut text, &name, "gauge", "", help);
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{name} {value}");
         }
+        metrics::of_debts(&self.stats.vms, &mut text);
         metrics::of_vms(&self.observed, &mut text);
         text.push_str("# EOF\n");
         text
@@ -227,7 +245,7 @@ const NAME_WIDTH: usize = 24;
 pub fn vms_table(vms: &BTreeMap<String, VmStats>) -> String {
     use std::fmt::Write as _;
     let mut text = format!(
-        "  {:<NAME_WIDTH$} {:>7} {:>5} {:>7} {:>10} {:>7} {:>7} {:>7}  {:>21}  {}\n",
+        "  {:<NAME_WIDTH$} {:>7} {:>5} {:>7} {:>10} {:>7} {:>7} {:>7}  {:>21} {:>8}  {}\n",
         "VM",
         "PID",
         "vCPUs",
@@ -237,6 +255,7 @@ pub fn vms_table(vms: &BTreeMap<String, VmStats>) -> String {
         "ready %",
         "steal %",
         "irq to run ms avg/p99",
+        "debt ms",
         "settings"
     );
     if vms.is_empty() {
@@ -247,7 +266,7 @@ pub fn vms_table(vms: &BTreeMap<String, VmStats>) -> String {
         let ms = |us: f64| if us > 0.0 { format!("{:.2}", us / 1e3) } else { "-".into() };
         let latency = format!("{} / {}", ms(vm.irq_to_run_mean_us), ms(vm.irq_to_run_p99_us));
         let line = format!(
-            "  {name:<NAME_WIDTH$} {:>7} {:>5} {:>7} {:>10.1} {:>7} {:>7} {:>7}  {latency:>21}  {}",
+            "  {name:<NAME_WIDTH$} {:>7} {:>5} {:>7} {:>10.1} {:>7} {:>7} {:>7}  {latency:>21} {:>8.1}  {}",
             vm.pid,
             vm.vcpus,
             vm.weight,
@@ -255,6 +274,7 @@ pub fn vms_table(vms: &BTreeMap<String, VmStats>) -> String {
             pct(vm.run_pct),
             pct(vm.ready_pct),
             pct(vm.steal_pct),
+            vm.debt_ms,
             vm.settings
         );
         // Writing to a String cannot fail.

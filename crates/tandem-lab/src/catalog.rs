@@ -90,6 +90,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "test-host-resets",
     "test-host-quota",
     "test-host-kvm",
+    "test-boost",
     "demo-host",
     "host-weights",
     "host-weights-libvirt",
@@ -106,6 +107,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "host-yield",
     "host-both",
     "host-uncontended",
+    "boost-echo",
     "host-validation",
 );
 

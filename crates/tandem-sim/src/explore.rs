@@ -43,6 +43,8 @@ pub struct Scenario {
     cpus: usize,
     /// CPUs 0 and 1 share a hardware thread, and spare vCPUs of a stack are left without work (`--rwc`).
     stacked: bool,
+    /// What all VMs do without, of the host scheduler (`enum vm_technique` in `bpf/host/intf.h`).
+    left_out: u32,
     groups: &'static [Group],
     members: &'static [Member],
     prepare: fn(&Actor<'_>),
@@ -71,6 +73,9 @@ impl Scenario {
             settings.threads[1] = settings.threads[0];
             settings.cores[1] = settings.cores[0];
             settings.techniques.rwc = true;
+        }
+        if side == Side::Host {
+            settings.techniques.left_out = self.left_out;
         }
         let mut policy = policy(side, &settings)?;
         policy.add_group(None, 100, false, None)?;

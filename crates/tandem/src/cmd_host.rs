@@ -160,6 +160,7 @@ enum FaultArg {
     NoYield,
     NoHooks,
     RefusedHooks,
+    NoKicks,
 }
 
 fn of_a_vm(text: &str) -> Result<(String, VmSetting), String> {
@@ -271,6 +272,7 @@ impl HostCmd {
                 FaultArg::NoYield => Fault::NoYield,
                 FaultArg::NoHooks => Fault::NoHooks,
                 FaultArg::RefusedHooks => Fault::RefusedHooks,
+                FaultArg::NoKicks => Fault::NoKicks,
             },
         };
         scheduler::serve(&options)?;

@@ -19,6 +19,14 @@ const fn on(cpu: usize) -> Member {
     Member { only: Some(cpu), ..FREE }
 }
 
+/// Beside what is promised to vCPUs: what VMs owe is what others are owed.
+fn debts_are_credits(policy: &mut Policy) -> Result<(), String> {
+    match policy.sum_of_debts() {
+        0 => promises_are_kept(policy),
+        sum => Err(format!("{sum} ns are owed to nobody")),
+    }
+}
+
 fn nothing_more(_: &mut Policy) -> Result<(), String> {
     Ok(())
 }
@@ -118,11 +126,22 @@ fn periods_pass(actor: &Actor<'_>) {
 }
 
 /// What most scenarios have in common.
+/// `VM_FAST_WAKEUP` in `bpf/host/intf.h`.
+const FAST_WAKEUP: u32 = 64;
+/// No technique of that number is known: all are used, also those that are off by default.
+const NOTHING: u32 = 1 << 31;
+/// A vector of a device.
+const DEVICE: u32 = 0x30;
+/// That of a reschedule IPI.
+const RESCHEDULE: u32 = 0xfd;
+
 const PLAIN: Scenario = Scenario {
     name: "",
     sides: &Side::ALL,
     cpus: 2,
     stacked: false,
+    // Who is woken waits.
+    left_out: FAST_WAKEUP,
     groups: &[],
     members: &[],
     prepare: two_run,
@@ -601,6 +620,60 @@ pub const SCENARIOS: &[Scenario] = &[
         parts: &[|actor| actor.yield_to(0, 2), |actor| actor.wake(1, 3)],
         moves: &[c"yielded"],
         check: promises_are_kept,
+        ..PLAIN
+    },
+    Scenario {
+        name: "a vCPU that waits is interrupted while it is pulled, and its pCPU switches",
+        sides: &[Side::Host],
+        left_out: FAST_WAKEUP,
+        members: &[vcpu(1), vcpu(2), vcpu(1), vcpu(3), FREE],
+        prepare: |actor| {
+            two_of_them_run(actor, 4);
+            actor.pass(4 * MS);
+        },
+        parts: &[
+            |actor| {
+                actor.with(|policy| policy.interrupts(1, 2, None, DEVICE));
+                actor.schedule(0);
+                actor.pass(2 * MS);
+                actor.schedule(0);
+            },
+            |actor| {
+                actor.sleep(1);
+                actor.with(|policy| policy.interrupts(1, 3, None, DEVICE));
+                actor.schedule(1);
+            },
+            |actor| {
+                actor.wake(0, 4);
+                actor.schedule(0);
+            },
+        ],
+        moves: &[c"io_events", c"boosted"],
+        check: debts_are_credits,
+        ..PLAIN
+    },
+    Scenario {
+        name: "a vCPU is woken while a sibling is sent an IPI, and another one yields to that",
+        sides: &[Side::Host],
+        left_out: NOTHING,
+        members: &[vcpu(1), vcpu(2), vcpu(1), vcpu(1), vcpu(2)],
+        prepare: |actor| {
+            two_of_them_run(actor, 4);
+            actor.pass(4 * MS);
+        },
+        parts: &[
+            |actor| {
+                actor.with(|policy| policy.interrupts(0, 2, Some(0), RESCHEDULE));
+                actor.schedule(0);
+            },
+            |actor| {
+                actor.wake(1, 4);
+                actor.schedule(1);
+            },
+            |actor| actor.tick(0),
+        ],
+        moves: &[c"woken_fast"],
+        check: debts_are_credits,
         ..PLAIN
     },
     Scenario {

@@ -444,6 +444,10 @@ impl Machine {
 
     fn use_device(&mut self, task: usize, device: usize) {
         let now = self.now;
+        let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
+        if world != 0 {
+            self.shows_kick(world, cpu);
+        }
         let d = &mut self.devices[device];
         if d.busy < d.parallel {
             d.busy += 1;

@@ -190,6 +190,7 @@ impl Machine {
     pub(super) fn send_ipi(&mut self, world: usize, cpu: usize, from: Option<usize>, irq: Irq) {
         let delay = if world == 0 { self.costs.ipi_ns } else { self.costs.virtual_ipi_ns };
         if let (true, Some(from)) = (world != 0, from) {
+            self.shows_interrupt(world, cpu, Some(from), irq);
             if let Some(pcpu) = self.pcpu_of(world, from) {
                 self.touch(pcpu);
                 let ns = self.costs.exit_ns;

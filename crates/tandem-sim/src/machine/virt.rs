@@ -6,6 +6,11 @@ use crate::queue::Irq;
 
 /// First limit of halt polling (KVM: `halt_poll_ns_grow_start`). It doubles while longer polling would have helped.
 const POLL_START_NS: u64 = 10_000;
+/// Vectors as in a Linux guest (`arch/x86/include/asm/irq_vectors.h`).
+const VECTOR_DEVICE: u32 = 0x30;
+const VECTOR_CALL_SINGLE: u32 = 0xfb;
+const VECTOR_CALL: u32 = 0xfc;
+const VECTOR_RESCHEDULE: u32 = 0xfd;
 
 impl Machine {
     /// Guest and CPU number of a host task that is a vCPU.
@@ -77,8 +82,38 @@ impl Machine {
         }
     }
 
+    /// KVM accepts an interrupt for a vCPU, which a host scheduler sees. `sender`: the guest's CPU that sends it. A timer's is none of its
+    /// business.
+    pub(super) fn shows_interrupt(&mut self, world: usize, cpu: usize, sender: Option<usize>, irq: Irq) {
+        let vector = match irq {
+            Irq::Reschedule => VECTOR_RESCHEDULE,
+            Irq::WakeList => VECTOR_CALL_SINGLE,
+            Irq::Flush { .. } => VECTOR_CALL,
+            Irq::Arrival { .. } | Irq::Device { .. } => VECTOR_DEVICE,
+            Irq::Tick | Irq::Timer { .. } | Irq::SliceEnd | Irq::BpfTimer { .. } => return,
+        };
+        let thread = |cpu: usize| self.worlds[world].cpus[cpu].vcpu;
+        let Some((task, number)) = thread(cpu).and_then(|task| Some((task, self.number(task)?))) else {
+            return;
+        };
+        let from = sender.and_then(thread).and_then(|task| self.number(task));
+        let here = sender.and_then(|cpu| self.pcpu_of(world, cpu)).unwrap_or(self.tasks[task].cpu);
+        self.policy(0, here, |policy| policy.interrupts(here, number, from, vector));
+    }
+
+    /// A guest's CPU writes to a device.
+    pub(super) fn shows_kick(&mut self, world: usize, cpu: usize) {
+        let number = self.worlds[world].cpus[cpu].vcpu.and_then(|task| self.number(task));
+        if let (Some(number), Some(pcpu)) = (number, self.pcpu_of(world, cpu)) {
+            self.policy(0, pcpu, |policy| policy.kicks_device(number));
+        }
+    }
+
     /// An interrupt for a vCPU.
     pub(super) fn interrupt_guest(&mut self, world: usize, cpu: usize, irq: Irq) {
+        if matches!(irq, Irq::Arrival { .. } | Irq::Device { .. }) {
+            self.shows_interrupt(world, cpu, None, irq);
+        }
         let list = &mut self.cpu(world, cpu).irqs;
         // Pending ticks, reschedule requests and wake-list interrupts coalesce.
         if !(matches!(irq, Irq::Tick | Irq::Reschedule | Irq::WakeList) && list.contains(&irq)) {

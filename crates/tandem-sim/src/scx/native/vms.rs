@@ -107,6 +107,48 @@ impl Policy {
         left.map_or(0, |left| self.with(0, |_| left()))
     }
 
+    /// KVM accepts an interrupt of this vector, on the CPU `here`, for the vCPU that a task runs. `sender`: the task that sends it; none: a
+    /// device.
+    pub fn interrupts(&mut self, here: usize, task: usize, sender: Option<usize>, vector: u32) {
+        let Some(&vcpu) = self.state.vms.vcpus.get(&task) else { return };
+        // SAFETY: the type is that in native/host.c.
+        let accept = unsafe { function::<extern "C" fn(u32, u32)>(&self.image, "sim_interrupt") };
+        let Ok(accept) = accept else { return };
+        self.state.vms.in_kvm = sender;
+        self.with(here, |_| accept(vcpu, vector));
+        self.state.vms.in_kvm = None;
+    }
+
+    /// The vCPU that a task runs writes to a device.
+    pub fn kicks_device(&mut self, task: usize) {
+        // SAFETY: the type is that in native/host.c.
+        if let Ok(kick) = unsafe { function::<extern "C" fn()>(&self.image, "sim_kick") } {
+            self.in_kvm(task, || kick());
+        }
+    }
+
+    /// What a VM owes for its boosts, ns; negative: what it is owed.
+    pub fn debt_of(&mut self, vm: u32) -> i64 {
+        // SAFETY: the type is that in native/host.c.
+        let debt = unsafe { function::<extern "C" fn(u32) -> i64>(&self.image, "sim_debt_of") };
+        debt.map_or(0, |debt| self.with(0, |_| debt(vm)))
+    }
+
+    /// All debts less all credits (must be 0).
+    pub fn sum_of_debts(&mut self) -> i64 {
+        // SAFETY: the type is that in native/host.c.
+        let sum = unsafe { function::<extern "C" fn() -> i64>(&self.image, "sim_sum_of_debts") };
+        sum.map_or(0, |sum| self.with(0, |_| sum()))
+    }
+
+    /// Who runs if two that do I/O want the same pCPU (`enum boost_conflict`), for all VMs.
+    pub fn set_conflict(&mut self, conflict: u32) {
+        // SAFETY: the type is that in native/host.c.
+        if let Ok(set) = unsafe { function::<extern "C" fn(u32)>(&self.image, "sim_set_conflict") } {
+            self.with(0, |_| set(conflict));
+        }
+    }
+
     /// The vCPU that a task runs, and KVM's calls for it.
     fn vcpu_of(&self, task: usize) -> Option<(u32, Entries)> {
         let vms = &self.state.vms;

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * A vCPU that waits comes before its turn, because it was interrupted (policy/host/boost.h).
+ *
+ * KVM says that it delivers an interrupt (interrupt.bpf.h). If the vCPU waits in a queue its pCPU is told its number and interrupted;
+ * the dispatch that follows takes that vCPU before all others. If it sleeps it is about to be woken, and preempts. Either way it runs for
+ * a millisecond, and for another one as long as it does I/O, eight at most. What that costs is in the books (debt.bpf.h).
+ *
+ * It does not change where an interrupt goes: the kernel lets no program do that. Where two that do I/O want the same pCPU one takes the
+ * place of a sibling that computes on another pCPU, if there is one: that costs nobody else anything.
+ */
+#ifndef TANDEM_HOST_BOOST_BPF_H
+#define TANDEM_HOST_BOOST_BPF_H
+
+#include "debt.bpf.h"
+#include "yield.bpf.h"
+
+/* On this kernel a program that hangs in KVM may interrupt a pCPU (written by the daemon). Otherwise each pCPU looks by itself, once per millisecond. */
+u32 programs_may_kick;
+
+/* Interrupts are seen (written by the daemon). */
+u32 sees_interrupts;
+
+/* May its VM be lent anything, or needs it nothing? */
+static __always_inline bool may_boost(const struct task_state *t, const struct vm_state *vm, const struct cpu_state *c, u64 now)
+{
+	return room_ns(t, vm) || !is_ahead(clock_now(c, class_index(CLASS_NORMAL), now), t->v);
+}
+
+/* Does another VM's vCPU that does I/O run here? */
+static __always_inline bool meets_rival(const struct task_state *t, const struct cpu_state *c)
+{
+	return c->curr_charged_at_ns && c->side.vm && c->side.vm != t->side.vm &&
+	       (c->side.turn == TURN_BOOSTED || does_io(c->side.confidence));
+}
+
+/* Does it displace that one? */
+static __always_inline bool displaces_rival(const struct task_state *t, const struct vm_state *vm, const struct cpu_state *c)
+{
+	struct vm_state *other = vm_state(c->side.vm);
+	struct vm_settings *s = settings_of(t);
+	struct boost_rivals rivals = {
+		.debt_ns = vm->debt_ns,
+		.running_debt_ns = other ? other->debt_ns : 0,
+		.confidence = t->side.confidence,
+		.running_confidence = c->side.confidence,
+	};
+
+	return displaces(s ? s->conflict : CONFLICT_CONFIDENCE, &rivals);
+}
+
+/* A pCPU on which a sibling computes, of those that are scanned; -1: there is none. */
+COLD s32 place_of_sibling(struct task_struct *p __arg_trusted, s32 cpu)
+{
+	struct task_state *t = task_state(p);
+	u32 from = scan_from(), i;
+
+	if (!t)
+		return -1;
+	bpf_for(i, 0, nr_scanned()) {
+		s32 other = cpu_after(from, i);
+		struct cpu_state *c = cpu_state(other);
+
+		if (other != cpu && c && c->online && c->curr_charged_at_ns && c->side.vm == t->side.vm && !c->side.boost_to &&
+		    (c->side.turn == TURN_OWN || c->side.turn == TURN_PAYING) && !does_io(c->side.confidence) && k_allowed(p, other))
+			return other;
+	}
+	return -1;
+}
+
+/* A vCPU that waits was interrupted, for I/O: does it come next, and where? */
+static __always_inline void asks_to_come(struct task_struct *p, struct task_state *t, struct vm_state *vm, u64 now)
+{
+	s32 cpu = queue_cpu(t), other;
+	struct cpu_state *c = cpu_state(cpu);
+
+	if (!c || !c->online || c->side.away_since_ns || t->class != CLASS_NORMAL)
+		return;
+	if (!may_boost(t, vm, c, now)) {
+		count_task(CNT_NOT_LENT, p->pid);
+		return;
+	}
+	if (meets_rival(t, c)) {
+		count_task(CNT_CONFLICTS, p->pid);
+		other = k_is_pinned(p) ? -1 : place_of_sibling(p, cpu);
+		if (other >= 0)
+			cpu = other;
+		else if (!displaces_rival(t, vm, c))
+			return;
+		c = cpu_state(cpu);
+		if (!c)
+			return;
+	}
+	/* Another one comes next already; its own interrupt was first. */
+	if (__sync_val_compare_and_swap(&c->side.boost_to, 0, p->pid))
+		return;
+	if (programs_may_kick)
+		k_kick_preempt(cpu);
+}
+
+/* Whom does a task that comes before its turn pass over? Nobody, if none waits. */
+static __always_inline u32 passes_over(const struct cpu_state *c, s32 cpu)
+{
+	if (c->side.displaced)
+		return c->side.displaced_vm;
+	return may_wait(c, CLASS_NORMAL) ? vm_of_first(cpu) : NO_LENDER;
+}
+
+/* The vCPU that was interrupted is taken, before all others that wait. Returns whether a task was dispatched. It may run, sleep or wait elsewhere by now. */
+COLD bool serve_boosted(s32 cpu)
+{
+	struct cpu_state *c = cpu_state(cpu), *by = mover();
+	struct task_struct *to;
+	struct task_state *t;
+	bool taken = false;
+	s32 pid, from;
+
+	if (!c || !by)
+		return false;
+	pid = __sync_lock_test_and_set(&c->side.boost_to, 0);
+	to = pid ? bpf_task_from_pid(pid) : NULL;
+	if (!to)
+		return false;
+	bpf_rcu_read_lock();
+	t = task_state(to);
+	if (!t || !t->side.interrupted || t->run_cpu >= 0 || t->throttled_at_ns || t->class != CLASS_NORMAL ||
+	    !may_run_at(to, t, cpu) || !waits_where_counted(to, t))
+		goto out;
+	from = queue_cpu(t);
+	taken = take_out_of_order(to, t, by, cpu);
+	if (taken && t->was_late) {
+		t->side.comes_next = TURN_BOOSTED;
+		if (from != cpu)
+			count(c, CNT_SWAPPED);
+	}
+out:
+	bpf_rcu_read_unlock();
+	bpf_task_release(to);
+	return taken;
+}
+
+/* Does the budget of its VM allow a vCPU that was woken to come before its turn? */
+static __always_inline bool wakes_fast(struct task_state *t, struct vm_state *vm, u64 now)
+{
+	struct vm_settings *s = settings_of(t);
+	u64 budget_ns = s && s->wake_budget_ns ? s->wake_budget_ns : TANDEM_WAKE_BUDGET_NS;
+	u64 since = vm->wake_at_ns, used = vm->wake_used_ns, left;
+
+	left = wake_use_left_ns(used, sub_floor_u64(now, since), budget_ns);
+	/* Two pCPUs may forget at the same time: the second one finds that the first has. */
+	if (left != used && __sync_val_compare_and_swap(&vm->wake_at_ns, since, now) == since)
+		__sync_fetch_and_sub(&vm->wake_used_ns, used - left);
+	return may_wake_fast(left, budget_ns);
+}
+
+/* p, which was woken and would wait behind the current task of its pCPU: does it run next all the same, and why? */
+static __always_inline u32 out_of_turn(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 enq_flags, u64 now)
+{
+	struct vm_state *vm = vm_of(t);
+
+	if (!vm || !(enq_flags & SCX_ENQ_WAKEUP) || t->class != CLASS_NORMAL || c->curr_class != CLASS_NORMAL || c->side.yield_to ||
+	    cpu != scx_bpf_task_cpu(p) || !c->online || c->side.away_since_ns || c->late_due_ns || k_waiting(SCX_DSQ_LOCAL_ON | cpu))
+		return TURN_OWN;
+	if (t->side.interrupted && vm_uses(t, VM_BOOST)) {
+		if (!may_boost(t, vm, c, now)) {
+			count_task(CNT_NOT_LENT, p->pid);
+			return TURN_OWN;
+		}
+		if (!meets_rival(t, c))
+			return TURN_BOOSTED;
+		count_task(CNT_CONFLICTS, p->pid);
+		return displaces_rival(t, vm, c) ? TURN_BOOSTED : TURN_OWN;
+	}
+	/* What is owed beyond the limit of a lag is forgotten at each sleep: only who has not had its share comes early. */
+	if (!vm_uses(t, VM_FAST_WAKEUP) || is_ahead(clock_now(c, class_index(CLASS_NORMAL), now), t->v))
+		return TURN_OWN;
+	if ((c->side.turn == TURN_BOOSTED || c->side.turn == TURN_WOKEN) && sub_floor_u64(now, c->side.turn_since_ns) < TANDEM_BOOST_UNDISTURBED_NS)
+		return TURN_OWN;
+	return wakes_fast(t, vm, now) ? TURN_WOKEN : TURN_OWN;
+}
+
+/* The boosted turn of the current task ends in a moment, unless it does I/O then. */
+static __always_inline void step_begins(struct task_struct *p, struct cpu_state *c, s32 cpu, u64 now)
+{
+	k_set_slice(p, TANDEM_BOOST_STEP_NS);
+	end_turn_at(c, cpu, now + TANDEM_BOOST_STEP_NS, now);
+}
+
+/* p begins to run: why? */
+static __always_inline void turn_of_vcpu(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	u32 why = t->side.comes_next;
+
+	if (why)
+		t->side.comes_next = TURN_OWN;
+	if (t->side.interrupted)
+		t->side.interrupted = 0;
+	c->side.vm = t->side.vm;
+	c->side.turn = why;
+	c->side.turn_since_ns = now;
+	c->side.confidence = t->side.confidence;
+	if (why == TURN_BOOSTED) {
+		c->side.lender = passes_over(c, cpu);
+		count(c, CNT_BOOSTED);
+		if (may_wait(c, CLASS_NORMAL))
+			step_begins(p, c, cpu, now);
+	} else if (why == TURN_WOKEN) {
+		count(c, CNT_WOKEN_FAST);
+	}
+	c->side.displaced = 0;
+}
+
+/* p stops. */
+static __always_inline void turn_of_vcpu_ends(const struct task_state *t, struct cpu_state *c, bool runnable)
+{
+	c->side.displaced = runnable;
+	c->side.displaced_vm = t->side.vm;
+}
+
+/* The turn of prev is over and another task comes first. Does prev do I/O, and go on for that? */
+static __always_inline bool extends(struct task_struct *prev, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	struct vm_state *vm = vm_of(t);
+
+	if (!vm || !vm_uses(t, VM_BOOST) || t->class != CLASS_NORMAL || t->run_cpu != cpu || !k_allowed(prev, cpu) ||
+	    !goes_on_for_io(is_at_io(t), sub_floor_u64(now, c->side.turn_since_ns), room_ns(t, vm)) || out_of_quota(prev, t, now))
+		return false;
+	if (c->side.turn != TURN_BOOSTED) {
+		c->side.turn = TURN_BOOSTED;
+		c->side.lender = vm_of_first(cpu);
+	}
+	count(c, CNT_EXTENDED);
+	step_begins(prev, c, cpu, now);
+	return true;
+}
+
+/* prev goes on because it is its turn. */
+static __always_inline void own_turn_goes_on(struct cpu_state *c, u64 now)
+{
+	c->side.turn = TURN_OWN;
+	c->side.turn_since_ns = now;
+}
+
+/* Where no program may interrupt a pCPU, each looks once per millisecond whether a vCPU that waits there was interrupted. */
+static __always_inline void looks_soon(struct cpu_state *c, s32 cpu, u64 now)
+{
+	if (sees_interrupts && !programs_may_kick && c->run_until_ns && may_wait(c, CLASS_NORMAL) && c->run_until_ns > now + TANDEM_BOOST_STEP_NS)
+		end_turn_at(c, cpu, now + TANDEM_BOOST_STEP_NS, now);
+}
+
+#endif

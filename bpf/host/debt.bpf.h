@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The books of what boosts cost (policy/host/debt.h): an account for each VM, and one for all tasks of no VM. A VM that ends leaves what it owes,
+ * or is owed, to the latter. Each entry is in two accounts, so that the sum of all is 0 between any two entries.
+ */
+#ifndef TANDEM_HOST_DEBT_BPF_H
+#define TANDEM_HOST_DEBT_BPF_H
+
+#include "vm.bpf.h"
+#include "../core/clock.bpf.h"
+
+/* Limit of the debt of a task's VM. */
+static __always_inline u64 debt_limit_ns(const struct task_state *t)
+{
+	struct vm_settings *s = settings_of(t);
+
+	return s && s->debt_max_ns ? s->debt_max_ns : TANDEM_DEBT_MAX_NS;
+}
+
+/* What may still be lent to it. */
+static __always_inline u64 room_ns(const struct task_state *t, const struct vm_state *vm)
+{
+	return loan_room_ns(vm->debt_ns, debt_limit_ns(t));
+}
+
+/* Account of a VM (its number plus 1), or of the others (0). What ended VMs had is the others'. */
+static __always_inline s64 *account_of(u32 number)
+{
+	struct vm_state *vm = vm_state(number);
+
+	return vm && vm->kvm ? &vm->debt_ns : &others_debt_ns;
+}
+
+/* `borrower` has `ns` of what `lender` had a right to. */
+static __always_inline void book(u32 borrower, u32 lender, s64 ns)
+{
+	s64 *owes = account_of(borrower), *is_owed = account_of(lender);
+
+	__sync_fetch_and_add(owes, ns);
+	__sync_fetch_and_sub(is_owed, ns);
+}
+
+/* The VM of the first task that waits for a pCPU, 0 for a task of no VM; NO_LENDER: nobody waits. */
+COLD u32 vm_of_first(s32 cpu)
+{
+	s32 pid = k_peek_pid(queue_of(cpu, CLASS_NORMAL));
+	struct task_struct *p = pid ? bpf_task_from_pid(pid) : NULL;
+	struct task_state *t;
+	u32 vm = NO_LENDER;
+
+	if (!p)
+		return NO_LENDER;
+	bpf_rcu_read_lock();
+	t = task_state(p);
+	if (t)
+		vm = vm_of(t) ? t->side.vm : 0;
+	bpf_rcu_read_unlock();
+	bpf_task_release(p);
+	return vm;
+}
+
+/* A vCPU has run for so long: does it do I/O? Once per millisecond of run time its confidence changes. */
+static __always_inline bool looks_at_io(struct task_state *t, u64 service_ns)
+{
+	u32 points = t->side.io_points;
+	bool io = points != t->side.io_seen;
+	u64 ticks;
+
+	t->side.unlooked_ns += service_ns;
+	if (t->side.unlooked_ns >= TANDEM_IO_TICK_NS) {
+		ticks = t->side.unlooked_ns / TANDEM_IO_TICK_NS;
+		t->side.unlooked_ns -= ticks * TANDEM_IO_TICK_NS;
+		t->side.io_seen = points;
+		t->side.confidence = io_confidence(t->side.confidence, io, ticks);
+	}
+	return io || does_io(t->side.confidence);
+}
+
+/* Does it, by what is known now? */
+static __always_inline bool is_at_io(const struct task_state *t)
+{
+	return t->side.io_points != t->side.io_seen || does_io(t->side.confidence);
+}
+
+/* What a vCPU that does no I/O pays, having run for so long, ns: to the VM whose turn comes next here, if that is owed something. */
+static __always_inline u64 pays_ns(const struct task_state *t, struct vm_state *vm, struct cpu_state *c, s32 cpu, u64 service_ns)
+{
+	u32 to = vm_of_first(cpu);
+	u64 ns;
+
+	if (to == NO_LENDER || to == t->side.vm)
+		return 0;
+	ns = payment_ns(service_ns, vm->debt_ns, -*account_of(to));
+	if (!ns)
+		return 0;
+	book(t->side.vm, to, -(s64)ns);
+	__sync_fetch_and_add(&vm->repaid_ns, ns);
+	if (c->side.turn != TURN_PAYING) {
+		c->side.turn = TURN_PAYING;
+		count(c, CNT_PAID);
+	}
+	return ns;
+}
+
+/* A vCPU has run: how much of it is charged? (side_charge_ns()) */
+COLD u64 charge_vcpu_ns(struct task_state *t __arg_nonnull, s32 cpu, u64 service_ns)
+{
+	struct cpu_state *c = cpu_state(cpu);
+	struct vm_state *vm = vm_of(t);
+	bool io;
+	u64 ns;
+
+	if (!c || !vm)
+		return service_ns;
+	io = looks_at_io(t, service_ns);
+	c->side.confidence = t->side.confidence;
+	if (c->side.turn == TURN_WOKEN) {
+		__sync_fetch_and_add(&vm->wake_used_ns, service_ns);
+		return service_ns;
+	}
+	if (c->side.turn == TURN_BOOSTED) {
+		if (c->side.lender == NO_LENDER || c->side.lender == t->side.vm)
+			return service_ns;
+		ns = lent_ns(service_ns, is_ahead(*(volatile u64 *)&c->clock[1], t->v), vm->debt_ns, debt_limit_ns(t));
+		if (!ns)
+			return service_ns;
+		book(t->side.vm, c->side.lender, ns);
+		__sync_fetch_and_add(&vm->borrowed_ns, ns);
+		return service_ns - ns;
+	}
+	if (io || vm->debt_ns <= 0 || t->class != CLASS_NORMAL || c->tasks[1] <= 1)
+		return service_ns;
+	return service_ns + pays_ns(t, vm, c, cpu, service_ns);
+}
+
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What KVM says of a VM's I/O: interrupts that it accepts for a vCPU, and what a vCPU writes to devices.
+ *
+ * An interrupt is told by its vector, and by who sends it. Linux has its own vectors from 0xec on: of those only the reschedule IPI and the
+ * call-function IPIs matter here. Any other vector is a device's, unless it is that of the vCPU's own timer. Of a guest that does not read its steal
+ * time it is not known whether it is Linux: there an interrupt that a sibling's thread sends may be any IPI, and is none of these.
+ *
+ *   device interrupt, kick    an event of I/O, and the VM does some
+ *   reschedule IPI            one, if it is near the VM's last event of a device
+ *   call-function IPI         none: its sender waits for the receiver, and yields to it
+ *
+ * What it does not see: what hardware delivers without KVM (posted interrupts, AVIC), and doorbells that are mapped into the guest.
+ */
+#ifndef TANDEM_HOST_INTERRUPT_BPF_H
+#define TANDEM_HOST_INTERRUPT_BPF_H
+
+#include "boost.bpf.h"
+
+/* From arch/x86/include/asm/irq_vectors.h: the same in all Linux guests. */
+#define K_FIRST_SYSTEM_VECTOR 0xec
+#define K_CALL_FUNCTION_SINGLE_VECTOR 0xfb
+#define K_CALL_FUNCTION_VECTOR 0xfc
+#define K_RESCHEDULE_VECTOR 0xfd
+/* From arch/x86/include/asm/apicdef.h: fixed and lowest priority are interrupts with a vector. */
+#define K_APIC_DM_LOWEST 0x100
+
+enum event {
+	EVENT_NONE,
+	EVENT_DEVICE,
+	EVENT_RESCHEDULE,
+	EVENT_CALL,
+};
+
+/* What an interrupt of this vector is. `by_sibling`: the current thread runs a vCPU of the same VM; `timer`: the vector of the vCPU's timer. */
+static __always_inline u32 event_of(u32 vector, bool by_sibling, bool linux_guest, u32 timer)
+{
+	if (vector >= K_FIRST_SYSTEM_VECTOR) {
+		if (!linux_guest)
+			return EVENT_NONE;
+		if (vector == K_RESCHEDULE_VECTOR)
+			return EVENT_RESCHEDULE;
+		return vector == K_CALL_FUNCTION_VECTOR || vector == K_CALL_FUNCTION_SINGLE_VECTOR ? EVENT_CALL : EVENT_NONE;
+	}
+	if (vector == timer || (by_sibling && !linux_guest))
+		return EVENT_NONE;
+	return EVENT_DEVICE;
+}
+
+/* A vCPU has an event of I/O. */
+static __always_inline void has_io(struct task_state *t, s32 pid)
+{
+	__sync_fetch_and_add(&t->side.io_points, 1);
+	count_task(CNT_IO_EVENTS, pid);
+}
+
+/* An interrupt for the vCPU that a thread runs. */
+static __always_inline void is_interrupted(struct task_struct *p, struct task_state *t, struct vm_state *vm, u32 event, u64 now)
+{
+	bool io = event == EVENT_DEVICE || (event == EVENT_RESCHEDULE && is_near_io(vm->device_at_ns, now));
+	bool waits = t->run_cpu < 0 && queue_cpu(t) >= 0 && !t->throttled_at_ns;
+
+	if (event == EVENT_DEVICE)
+		vm->device_at_ns = now;
+	if (io && vm_uses(t, VM_BOOST)) {
+		has_io(t, p->pid);
+		if (t->run_cpu >= 0)
+			return;
+		t->side.interrupted = 1;
+		if (waits)
+			asks_to_come(p, t, vm, now);
+		return;
+	}
+	/* Who waits for the answer to a call-function IPI yields to the receiver by itself (yield.bpf.h). */
+	if (waits && event == EVENT_RESCHEDULE && vm_uses(t, VM_FORWARD))
+		forward_to(p);
+}
+
+/* An interrupt was accepted for a vCPU (by its record). */
+static __noinline int accepted(struct kvm_lapic___tandem *apic, u32 vector)
+{
+	struct kvm_vcpu___tandem *vcpu = BPF_CORE_READ(apic, vcpu);
+	s32 tid = vcpu ? kvm_tid_of(vcpu) : 0;
+	struct task_struct *p = tid ? bpf_task_from_pid(tid) : NULL;
+	struct task_state *t, *sender;
+	struct vm_state *vm;
+	bool by_sibling;
+	u32 event;
+
+	if (!p)
+		return 0;
+	bpf_rcu_read_lock();
+	t = task_state(p);
+	vm = t && t->side.vcpu == (u64)vcpu ? vm_of(t) : NULL;
+	if (vm) {
+		sender = current_state();
+		by_sibling = sender && sender != t && sender->side.vm == t->side.vm && sender->side.generation == t->side.generation;
+		event = event_of(vector, by_sibling, kvm_steal_page(vcpu) != 0, kvm_timer_vector(apic));
+		if (event && (event == EVENT_DEVICE || by_sibling))
+			is_interrupted(p, t, vm, event, k_now());
+	}
+	bpf_rcu_read_unlock();
+	bpf_task_release(p);
+	return 0;
+}
+
+SEC("?fentry/__apic_accept_irq")
+int BPF_PROG(host_interrupt, void *apic, int delivery_mode, int vector)
+{
+	if (delivery_mode & ~K_APIC_DM_LOWEST)
+		return 0;
+	return accepted(apic, vector & 0xff);
+}
+
+/* The current vCPU has written to a device. */
+static __always_inline int kicks(void)
+{
+	struct task_state *t = current_state();
+	struct vm_state *vm = t ? vm_of(t) : NULL;
+
+	if (!vm || !vm_uses(t, VM_BOOST))
+		return 0;
+	vm->device_at_ns = k_now();
+	has_io(t, k_current_pid());
+	return 0;
+}
+
+SEC("?fentry/ioeventfd_write")
+int BPF_PROG(host_kick)
+{
+	return kicks();
+}
+
+/* Of those that its VMM serves. Interrupt controllers are no devices. */
+SEC("?tp_btf/kvm_mmio")
+int BPF_PROG(host_mmio, int type, int len, u64 gpa)
+{
+	if (type != KVM_TRACE_MMIO_WRITE___TANDEM || (gpa >= KVM_APICS_FROM___TANDEM && gpa < KVM_APICS_TO___TANDEM))
+		return 0;
+	return kicks();
+}
+
+SEC("?tp_btf/kvm_pio")
+int BPF_PROG(host_pio, u32 rw)
+{
+	return rw == KVM_PIO_OUT___TANDEM ? kicks() : 0;
+}
+
+#endif

@@ -1,0 +1,189 @@
+//! Boosts for I/O: the host scheduler beneath simulated guests, one of which does I/O and computes.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::ffi::CStr;
+use tandem_sim::hardware::{Costs, Hardware};
+use tandem_sim::machine::Machine;
+use tandem_sim::program::{Barrier, Device, Program, Step};
+use tandem_sim::random::{Spread, Stream};
+use tandem_sim::scx::{Settings, Techniques};
+use tandem_sim::setup::{host, GroupSpec, KernelSpec, TaskSpec};
+
+const MS: u64 = 1_000_000;
+const S: u64 = 1000 * MS;
+const MOST: u64 = 100_000_000;
+/// `VM_BOOST`, `VM_FORWARD` and `VM_FAST_WAKEUP` in `bpf/host/intf.h`.
+const BOOST: u32 = 16;
+const FORWARD: u32 = 32;
+const FAST_WAKEUP: u32 = 64;
+/// No technique of that number is known: all are used, also those that are off by default.
+const NOTHING: u32 = 1 << 31;
+/// `TANDEM_DEBT_MAX_NS`.
+const DEBT_MAX_NS: i64 = 100 * MS as i64;
+
+/// A host with two pCPUs; `left_out`: what its VMs do without.
+fn machine(left_out: u32) -> Machine {
+    let hardware = Hardware { cores: 2, ..Hardware::default() };
+    let mut machine = host(hardware.clone(), Costs::default(), &KernelSpec::recent(), 1);
+    let techniques = Techniques { left_out, ..Techniques::default() };
+    machine
+        .attach(0, &Settings { of_the_host: true, techniques, ..Settings::of(hardware) })
+        .unwrap_or_else(|error| panic!("{error}"));
+    machine
+}
+
+/// A VM with a task that computes on each of two vCPUs, and `on_first` on the first. Returns its kernel.
+fn vm(m: &mut Machine, name: &str, computes: bool, on: &[(usize, Program)]) -> usize {
+    let group = m.add_group(0, 0, &GroupSpec::default());
+    let layout = Hardware { cores: 2, ..Hardware::default() };
+    let world = m.add_guest(name, &KernelSpec::recent(), layout, &vec![vec![0, 1]; 2], &[group; 2]);
+    for cpu in 0..if computes { 2 } else { 0 } {
+        let task =
+            TaskSpec { cpus: Some(vec![cpu]), ..TaskSpec::new("computes", Program::cpu_bound(1000.0)) };
+        m.add_task(world, &task, 1 + cpu as u64);
+    }
+    for (cpu, program) in on {
+        let task = TaskSpec { cpus: Some(vec![*cpu]), ..TaskSpec::new("io", program.clone()) };
+        m.add_task(world, &task, 11);
+    }
+    world
+}
+
+/// Asks a device of a VM, which answers after `mean_us`, and then works for `run_us`.
+fn io(m: &mut Machine, world: usize, mean_us: f64, run_us: f64) -> Program {
+    m.devices.push(Device {
+        service: Spread::Exponential { mean: mean_us },
+        stream: Stream::new(1, "devices", m.devices.len() as u64),
+        parallel: 1,
+        busy: 0,
+        waiting: Default::default(),
+        irq_cpu: 0,
+        world,
+    });
+    let steps = vec![Step::Device(m.devices.len() - 1), Step::Run(Spread::constant(run_us)), Step::Count];
+    Program { steps, ..Program::cpu_bound(1.0) }
+}
+
+fn counter(m: &mut Machine, name: &CStr) -> u64 {
+    m.worlds[0].policy.as_mut().and_then(|policy| policy.counter(name)).unwrap()
+}
+
+/// CPU time of a VM's vCPUs, ns.
+fn ran(m: &Machine, world: usize) -> f64 {
+    m.worlds[world].cpus.iter().filter_map(|cpu| cpu.vcpu).map(|task| m.tasks[task].ran_ns as f64).sum()
+}
+
+/// Rounds of the tasks of this name in a VM.
+fn rounds(m: &Machine, world: usize, name: &str) -> u64 {
+    let tasks = m.tasks.iter().filter(|task| task.world == world && task.name == name);
+    tasks.filter_map(|task| task.course()).map(|course| course.rounds).sum()
+}
+
+/// Runs, and looks at the books each ten milliseconds. Returns the largest debt of a VM.
+fn run(m: &mut Machine, until: u64, world: usize) -> i64 {
+    let mut most = 0;
+    let mut at = 0;
+    while at < until {
+        at += 10 * MS;
+        m.run(at, MOST).unwrap();
+        let policy = m.worlds[0].policy.as_mut().unwrap();
+        assert_eq!(policy.sum_of_debts(), 0, "debts are not credits at {at} ns");
+        most = most.max(policy.debt_of(world as u32));
+    }
+    most
+}
+
+/// What came of a VM that does I/O on one vCPU and computes on both, beside two that compute.
+struct Mixed {
+    /// Answers per second.
+    answers: f64,
+    /// Parts of the CPU time that the VMs got, of a third.
+    parts: [f64; 3],
+    most_owed_ns: i64,
+    owed_after_ns: i64,
+    counts: [u64; 3],
+}
+
+fn mixed(left_out: u32, beside: bool) -> Mixed {
+    let mut m = machine(left_out);
+    // Numbers of kernels begin with the host's.
+    let program = io(&mut m, 1, 5000.0, 200.0);
+    let worlds =
+        [vm(&mut m, "io", true, &[(0, program)]), vm(&mut m, "b", beside, &[]), vm(&mut m, "c", beside, &[])];
+    let most_owed_ns = run(&mut m, 10 * S, worlds[0]);
+    let all: f64 = worlds.iter().map(|world| ran(&m, *world)).sum();
+    Mixed {
+        answers: rounds(&m, worlds[0], "io") as f64 / 10.0,
+        parts: worlds.map(|world| ran(&m, world) / all * 3.0),
+        most_owed_ns,
+        owed_after_ns: m.worlds[0].policy.as_mut().unwrap().debt_of(worlds[0] as u32),
+        counts: [c"boosted", c"paid", c"io_events"].map(|name| counter(&mut m, name)),
+    }
+}
+
+#[test]
+fn a_vm_that_also_computes_answers_at_once_and_pays() {
+    let (with, without, alone) =
+        (mixed(0, true), mixed(BOOST | FORWARD | FAST_WAKEUP, true), mixed(0, false));
+    let answers = [&with, &without, &alone].map(|mixed| mixed.answers);
+    // What it waits for beyond what it would wait for alone.
+    let wait = |mixed: &Mixed| 1.0 / mixed.answers - 1.0 / alone.answers;
+    assert!(wait(&without) > 3.0 * wait(&with), "{answers:?}");
+    assert!(with.answers > 0.85 * alone.answers, "{answers:?}");
+    for (part, before) in with.parts.iter().zip(without.parts) {
+        assert!(
+            (part - 1.0).abs() < 0.03 && (before - 1.0).abs() < 0.03,
+            "{:?}, {:?}",
+            with.parts,
+            without.parts
+        );
+    }
+    assert!(with.counts.iter().all(|count| *count > 100), "{:?}", with.counts);
+    assert_eq!(without.counts, [0; 3]);
+    assert!((MS as i64..=DEBT_MAX_NS).contains(&with.most_owed_ns), "{}", with.most_owed_ns);
+    assert!(with.owed_after_ns < DEBT_MAX_NS / 2, "{}", with.owed_after_ns);
+}
+
+/// Both vCPUs do I/O all the time: nobody pays, and the debt ends at its limit.
+#[test]
+fn a_vm_that_only_pretends_gains_no_more_than_its_limit() {
+    let mut m = machine(0);
+    let programs = [0, 1].map(|cpu| (cpu, io(&mut m, 1, 200.0, 50.0)));
+    let worlds = [vm(&mut m, "hostile", true, &programs), vm(&mut m, "b", true, &[])];
+    let most = run(&mut m, 20 * S, worlds[0]);
+    assert!(most <= DEBT_MAX_NS, "{most}");
+    let all: f64 = worlds.iter().map(|world| ran(&m, *world)).sum();
+    let part = ran(&m, worlds[1]) / all * 2.0;
+    assert!(part > 0.97, "its neighbour has {part} of its part");
+}
+
+/// Threads that wake each other send IPIs; no device is near. Siblings that wait come forward where that is switched on.
+#[test]
+fn a_parallel_program_does_no_io() {
+    for (left_out, forwards) in [(0, false), (NOTHING, true), (FORWARD, false)] {
+        let mut m = machine(left_out);
+        m.barriers.push(Barrier { size: 2, ..Barrier::default() });
+        let steps = vec![Step::Run(Spread::Exponential { mean: 500.0 }), Step::Barrier(0), Step::Count];
+        let program = Program { steps, ..Program::cpu_bound(1.0) };
+        let meets = vm(&mut m, "meets", true, &[(0, program.clone()), (1, program)]);
+        vm(&mut m, "b", true, &[]);
+        assert_eq!(run(&mut m, 5 * S, meets), 0);
+        assert!(rounds(&m, meets, "io") > 500);
+        assert_eq!([c"io_events", c"boosted"].map(|name| counter(&mut m, name)), [0, 0]);
+        assert_eq!(counter(&mut m, c"forwarded") > 0, forwards, "{left_out}");
+    }
+}
+
+#[test]
+fn a_vm_leaves_its_debt_to_nobody() {
+    let mut m = machine(0);
+    let program = io(&mut m, 1, 2000.0, 200.0);
+    let worlds = [vm(&mut m, "io", true, &[(0, program)]), vm(&mut m, "b", true, &[])];
+    run(&mut m, 2 * S, worlds[0]);
+    let policy = m.worlds[0].policy.as_mut().unwrap();
+    policy.vm_ends(worlds[0] as u32);
+    assert_eq!(
+        (policy.sum_of_debts(), policy.debt_of(worlds[0] as u32)),
+        (0, -policy.debt_of(worlds[1] as u32))
+    );
+}
