@@ -526,7 +526,7 @@ static __always_inline void charge(const struct task_struct *p, struct task_stat
 	c->curr_v = t->v;
 	c->curr_burst_ns = t->burst_ns;
 	if (t->group != ROOT_GROUP && t->class == CLASS_NORMAL)
-		charge_group(t, service);
+		charge_group(t, min_u64(charged, service));
 	if (nr_limits)
 		quota_charge(t->group, service, k_is_kthread(p));
 }

@@ -7,13 +7,14 @@
  * a millisecond, and for another one as long as it does I/O, eight at most. What that costs is in the books (debt.bpf.h).
  *
  * It does not change where an interrupt goes: the kernel lets no program do that. Where two that do I/O want the same pCPU one takes the
- * place of a sibling that computes on another pCPU, if there is one: that costs nobody else anything.
+ * place of a sibling that computes on another pCPU, if there is one. The sibling stays there until load balance moves it.
  */
 #ifndef TANDEM_HOST_BOOST_BPF_H
 #define TANDEM_HOST_BOOST_BPF_H
 
 #include "debt.bpf.h"
 #include "yield.bpf.h"
+#include "../core/serve.bpf.h"
 
 /* On this kernel a program that hangs in KVM may interrupt a pCPU (written by the daemon). Otherwise each pCPU looks by itself, once per millisecond. */
 u32 programs_may_kick;
@@ -21,17 +22,20 @@ u32 programs_may_kick;
 /* Interrupts are seen (written by the daemon). */
 u32 sees_interrupts;
 
-/* May its VM be lent anything, or needs it nothing? */
+/* May its VM be lent what a boosted turn takes, or needs it nothing? What is owed beyond the limit of a lag is forgotten at each sleep. */
 static __always_inline bool may_boost(const struct task_state *t, const struct vm_state *vm, const struct cpu_state *c, u64 now)
 {
-	return room_ns(t, vm) || !is_ahead(clock_now(c, class_index(CLASS_NORMAL), now), t->v);
+	return room_ns(t, vm) >= TANDEM_BOOST_STEP_NS || !is_ahead(clock_now(c, class_index(CLASS_NORMAL), now), t->v);
 }
 
-/* Does another VM's vCPU that does I/O run here? */
+/* Does another VM's vCPU that does I/O run here? In its own turn one whose VM owes half of the usual limit is like any other that computes. */
 static __always_inline bool meets_rival(const struct task_state *t, const struct cpu_state *c)
 {
-	return c->curr_charged_at_ns && c->side.vm && c->side.vm != t->side.vm &&
-	       (c->side.turn == TURN_BOOSTED || does_io(c->side.confidence));
+	struct vm_state *other = vm_state(c->side.vm);
+
+	if (!c->curr_charged_at_ns || !other || c->side.vm == t->side.vm)
+		return false;
+	return c->side.turn == TURN_BOOSTED || (does_io(c->side.confidence) && other->debt_ns < (s64)TANDEM_DEBT_MAX_NS / 2);
 }
 
 /* Does it displace that one? */
@@ -68,13 +72,19 @@ COLD s32 place_of_sibling(struct task_struct *p __arg_trusted, s32 cpu)
 	return -1;
 }
 
+/* Does a thread of no VM run here that will sleep soon? It may be the very one that serves the vCPU. */
+static __always_inline bool is_served_here(const struct cpu_state *c, u64 now)
+{
+	return c->curr_charged_at_ns && !c->side.vm && curr_burst(c, now) < TANDEM_BOOST_STEP_NS;
+}
+
 /* A vCPU that waits was interrupted, for I/O: does it come next, and where? */
 static __always_inline void asks_to_come(struct task_struct *p, struct task_state *t, struct vm_state *vm, u64 now)
 {
 	s32 cpu = queue_cpu(t), other;
 	struct cpu_state *c = cpu_state(cpu);
 
-	if (!c || !c->online || c->side.away_since_ns || t->class != CLASS_NORMAL)
+	if (!c || !c->online || c->side.away_since_ns || t->class != CLASS_NORMAL || !waits_where_counted(p, t))
 		return;
 	if (!may_boost(t, vm, c, now)) {
 		count_task(CNT_NOT_LENT, p->pid);
@@ -94,16 +104,19 @@ static __always_inline void asks_to_come(struct task_struct *p, struct task_stat
 	/* Another one comes next already; its own interrupt was first. */
 	if (__sync_val_compare_and_swap(&c->side.boost_to, 0, p->pid))
 		return;
-	if (programs_may_kick)
+	if (programs_may_kick && !is_served_here(c, now))
 		k_kick_preempt(cpu);
 }
 
-/* Whom does a task that comes before its turn pass over? Nobody, if none waits. */
-static __always_inline u32 passes_over(const struct cpu_state *c, s32 cpu)
+/* Whom does a vCPU of this VM that comes before its turn pass over? Nobody, if none of another VM waits. */
+static __always_inline u32 passes_over(const struct cpu_state *c, s32 cpu, u32 vm)
 {
-	if (c->side.displaced)
+	u32 first;
+
+	if (c->side.displaced && c->side.displaced_vm && c->side.displaced_vm != vm)
 		return c->side.displaced_vm;
-	return may_wait(c, CLASS_NORMAL) ? vm_of_first(cpu) : NO_LENDER;
+	first = may_wait(c, CLASS_NORMAL) ? vm_of_first(cpu) : NO_LENDER;
+	return first != vm ? first : NO_LENDER;
 }
 
 /* The vCPU that was interrupted is taken, before all others that wait. Returns whether a task was dispatched. It may run, sleep or wait elsewhere by now. */
@@ -118,6 +131,9 @@ COLD bool serve_boosted(s32 cpu)
 	if (!c || !by)
 		return false;
 	pid = __sync_lock_test_and_set(&c->side.boost_to, 0);
+	/* Others have waited for long enough. */
+	if (c->side.boosts_in_row >= TANDEM_BOOSTS_IN_ROW_MAX)
+		return false;
 	to = pid ? bpf_task_from_pid(pid) : NULL;
 	if (!to)
 		return false;
@@ -158,7 +174,7 @@ static __always_inline u32 out_of_turn(struct task_struct *p, struct task_state 
 {
 	struct vm_state *vm = vm_of(t);
 
-	if (!vm || !(enq_flags & SCX_ENQ_WAKEUP) || t->class != CLASS_NORMAL || c->curr_class != CLASS_NORMAL || c->side.yield_to ||
+	if (!vm || !(enq_flags & SCX_ENQ_WAKEUP) || c->side.boosts_in_row >= TANDEM_BOOSTS_IN_ROW_MAX || t->class != CLASS_NORMAL || c->curr_class != CLASS_NORMAL || c->side.yield_to ||
 	    cpu != scx_bpf_task_cpu(p) || !c->online || c->side.away_since_ns || c->late_due_ns || k_waiting(SCX_DSQ_LOCAL_ON | cpu))
 		return TURN_OWN;
 	if (t->side.interrupted && vm_uses(t, VM_BOOST)) {
@@ -179,9 +195,11 @@ static __always_inline u32 out_of_turn(struct task_struct *p, struct task_state 
 	return wakes_fast(t, vm, now) ? TURN_WOKEN : TURN_OWN;
 }
 
-/* The boosted turn of the current task ends in a moment, unless it does I/O then. */
+/* The boosted turn of the current task ends in a moment, unless it does I/O then. Its quota may end it sooner. */
 static __always_inline void step_begins(struct task_struct *p, struct cpu_state *c, s32 cpu, u64 now)
 {
+	if (p->scx.slice <= TANDEM_BOOST_STEP_NS)
+		return;
 	k_set_slice(p, TANDEM_BOOST_STEP_NS);
 	end_turn_at(c, cpu, now + TANDEM_BOOST_STEP_NS, now);
 }
@@ -195,17 +213,20 @@ static __always_inline void turn_of_vcpu(struct task_struct *p, struct task_stat
 		t->side.comes_next = TURN_OWN;
 	if (t->side.interrupted)
 		t->side.interrupted = 0;
+	/* Nobody is passed over. */
+	if (why && !may_wait(c, CLASS_NORMAL))
+		why = TURN_OWN;
 	c->side.vm = t->side.vm;
 	c->side.turn = why;
 	c->side.turn_since_ns = now;
 	c->side.confidence = t->side.confidence;
-	if (why == TURN_BOOSTED) {
-		c->side.lender = passes_over(c, cpu);
-		count(c, CNT_BOOSTED);
-		if (may_wait(c, CLASS_NORMAL))
-			step_begins(p, c, cpu, now);
-	} else if (why == TURN_WOKEN) {
-		count(c, CNT_WOKEN_FAST);
+	if (why) {
+		c->side.lender = passes_over(c, cpu, t->side.vm);
+		c->side.boosts_in_row++;
+		count(c, why == TURN_BOOSTED ? CNT_BOOSTED : CNT_WOKEN_FAST);
+		step_begins(p, c, cpu, now);
+	} else {
+		c->side.boosts_in_row = 0;
 	}
 	c->side.displaced = 0;
 }
@@ -214,7 +235,8 @@ static __always_inline void turn_of_vcpu(struct task_struct *p, struct task_stat
 static __always_inline void turn_of_vcpu_ends(const struct task_state *t, struct cpu_state *c, bool runnable)
 {
 	c->side.displaced = runnable;
-	c->side.displaced_vm = t->side.vm;
+	/* One that is boosted itself has passed over somebody, who now waits for the next one. */
+	c->side.displaced_vm = c->side.turn == TURN_BOOSTED && c->side.lender != NO_LENDER ? c->side.lender : t->side.vm;
 }
 
 /* The turn of prev is over and another task comes first. Does prev do I/O, and go on for that? */
@@ -222,14 +244,18 @@ static __always_inline bool extends(struct task_struct *prev, struct task_state 
 {
 	struct vm_state *vm = vm_of(t);
 
-	if (!vm || !vm_uses(t, VM_BOOST) || t->class != CLASS_NORMAL || t->run_cpu != cpu || !k_allowed(prev, cpu) ||
+	if (!vm || !vm_uses(t, VM_BOOST) || c->side.boosts_in_row >= TANDEM_BOOSTS_IN_ROW_MAX || overtaken() || t->class != CLASS_NORMAL ||
+	    t->run_cpu != cpu || !k_allowed(prev, cpu) ||
 	    !goes_on_for_io(is_at_io(t), sub_floor_u64(now, c->side.turn_since_ns), room_ns(t, vm)) || out_of_quota(prev, t, now))
 		return false;
 	if (c->side.turn != TURN_BOOSTED) {
 		c->side.turn = TURN_BOOSTED;
 		c->side.lender = vm_of_first(cpu);
 	}
+	c->side.boosts_in_row++;
 	count(c, CNT_EXTENDED);
+	unthrottle_next(c, cpu);
+	take_turn(prev, t, c, cpu, now);
 	step_begins(prev, c, cpu, now);
 	return true;
 }
@@ -239,6 +265,7 @@ static __always_inline void own_turn_goes_on(struct cpu_state *c, u64 now)
 {
 	c->side.turn = TURN_OWN;
 	c->side.turn_since_ns = now;
+	c->side.boosts_in_row = 0;
 }
 
 /* Where no program may interrupt a pCPU, each looks once per millisecond whether a vCPU that waits there was interrupted. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The books of what boosts cost (policy/host/debt.h): an account for each VM, and one for all tasks of no VM. A VM that ends leaves what it owes,
- * or is owed, to the latter. Each entry is in two accounts, so that the sum of all is 0 between any two entries.
+ * The books of what boosts cost (policy/host/debt.h): an account for each VM, and one for all others. A VM that ends leaves what it owes,
+ * or is owed, to the latter, and so does what is forgotten. Each entry is in two accounts, so that the sum of all is 0 between any two entries.
  */
 #ifndef TANDEM_HOST_DEBT_BPF_H
 #define TANDEM_HOST_DEBT_BPF_H
@@ -40,6 +40,19 @@ static __always_inline void book(u32 borrower, u32 lender, s64 ns)
 	__sync_fetch_and_sub(is_owed, ns);
 }
 
+/* Once per second a part of what a VM owes, or is owed, goes to the account of the others: theirs is that of all, and so about nothing. */
+static __always_inline void forgets(u32 number, struct vm_state *vm, u64 now)
+{
+	u64 since = vm->aged_at_ns, seconds = sub_floor_u64(now, since) / TANDEM_DEBT_FORGOTTEN_NS;
+	s64 ns;
+
+	if (!seconds || __sync_val_compare_and_swap(&vm->aged_at_ns, since, now) != since)
+		return;
+	ns = since ? forgotten_ns(vm->debt_ns, seconds) : 0;
+	if (ns)
+		book(number, 0, -ns);
+}
+
 /* The VM of the first task that waits for a pCPU, 0 for a task of no VM; NO_LENDER: nobody waits. */
 COLD u32 vm_of_first(s32 cpu)
 {
@@ -59,11 +72,10 @@ COLD u32 vm_of_first(s32 cpu)
 	return vm;
 }
 
-/* A vCPU has run for so long: does it do I/O? Once per millisecond of run time its confidence changes. */
+/* A vCPU has run for so long: does it do I/O? Its confidence changes with each millisecond of run time. */
 static __always_inline bool looks_at_io(struct task_state *t, u64 service_ns)
 {
-	u32 points = t->side.io_points;
-	bool io = points != t->side.io_seen;
+	u32 points = t->side.io_points, more = points - t->side.io_seen;
 	u64 ticks;
 
 	t->side.unlooked_ns += service_ns;
@@ -71,26 +83,32 @@ static __always_inline bool looks_at_io(struct task_state *t, u64 service_ns)
 		ticks = t->side.unlooked_ns / TANDEM_IO_TICK_NS;
 		t->side.unlooked_ns -= ticks * TANDEM_IO_TICK_NS;
 		t->side.io_seen = points;
-		t->side.confidence = io_confidence(t->side.confidence, io, ticks);
+		t->side.had_io = more != 0;
+		t->side.confidence = io_confidence(t->side.confidence, more, ticks);
 	}
-	return io || does_io(t->side.confidence);
+	return more || t->side.had_io || does_io(t->side.confidence);
 }
 
 /* Does it, by what is known now? */
 static __always_inline bool is_at_io(const struct task_state *t)
 {
-	return t->side.io_points != t->side.io_seen || does_io(t->side.confidence);
+	return t->side.io_points != t->side.io_seen || t->side.had_io || does_io(t->side.confidence);
 }
 
-/* What a vCPU that does no I/O pays, having run for so long, ns: to the VM whose turn comes next here, if that is owed something. */
+/*
+ * What a vCPU that does no I/O pays, having run for so long, ns: to the VM whose turn comes next here, if that is owed something. What ended VMs
+ * were owed, and what was forgotten, any that waits may have.
+ */
 static __always_inline u64 pays_ns(const struct task_state *t, struct vm_state *vm, struct cpu_state *c, s32 cpu, u64 service_ns)
 {
+	u64 ns, weight = c->weight[1];
 	u32 to = vm_of_first(cpu);
-	u64 ns;
 
 	if (to == NO_LENDER || to == t->side.vm)
 		return 0;
-	ns = payment_ns(service_ns, vm->debt_ns, -*account_of(to));
+	if (*account_of(to) >= 0)
+		to = 0;
+	ns = payment_ns(of_others_ns(service_ns, t->weight, weight), vm->debt_ns, -*account_of(to));
 	if (!ns)
 		return 0;
 	book(t->side.vm, to, -(s64)ns);
@@ -99,7 +117,7 @@ static __always_inline u64 pays_ns(const struct task_state *t, struct vm_state *
 		c->side.turn = TURN_PAYING;
 		count(c, CNT_PAID);
 	}
-	return ns;
+	return for_others_ns(ns, t->weight, weight);
 }
 
 /* A vCPU has run: how much of it is charged? (side_charge_ns()) */
@@ -107,26 +125,31 @@ COLD u64 charge_vcpu_ns(struct task_state *t __arg_nonnull, s32 cpu, u64 service
 {
 	struct cpu_state *c = cpu_state(cpu);
 	struct vm_state *vm = vm_of(t);
+	u64 ns, weight;
 	bool io;
-	u64 ns;
 
 	if (!c || !vm)
 		return service_ns;
 	io = looks_at_io(t, service_ns);
 	c->side.confidence = t->side.confidence;
+	if (vm->debt_ns)
+		forgets(t->side.vm, vm, k_now());
 	if (c->side.turn == TURN_WOKEN) {
 		__sync_fetch_and_add(&vm->wake_used_ns, service_ns);
 		return service_ns;
 	}
 	if (c->side.turn == TURN_BOOSTED) {
-		if (c->side.lender == NO_LENDER || c->side.lender == t->side.vm)
+		/* Of tasks of no VM nothing is borrowed: they would hardly ever be there to be paid. */
+		if (c->side.lender == NO_LENDER || !c->side.lender || c->side.lender == t->side.vm)
 			return service_ns;
-		ns = lent_ns(service_ns, is_ahead(*(volatile u64 *)&c->clock[1], t->v), vm->debt_ns, debt_limit_ns(t));
+		weight = c->weight[1];
+		ns = lent_ns(of_others_ns(service_ns, t->weight, weight), is_ahead(*(volatile u64 *)&c->clock[1], t->v), vm->debt_ns,
+			     debt_limit_ns(t));
 		if (!ns)
 			return service_ns;
 		book(t->side.vm, c->side.lender, ns);
 		__sync_fetch_and_add(&vm->borrowed_ns, ns);
-		return service_ns - ns;
+		return sub_floor_u64(service_ns, for_others_ns(ns, t->weight, weight));
 	}
 	if (io || vm->debt_ns <= 0 || t->class != CLASS_NORMAL || c->tasks[1] <= 1)
 		return service_ns;

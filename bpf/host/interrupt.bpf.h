@@ -4,7 +4,7 @@
  *
  * An interrupt is told by its vector, and by who sends it. Linux has its own vectors from 0xec on: of those only the reschedule IPI and the
  * call-function IPIs matter here. Any other vector is a device's, unless it is that of the vCPU's own timer. Of a guest that does not read its steal
- * time it is not known whether it is Linux: there an interrupt that a sibling's thread sends may be any IPI, and is none of these.
+ * time it is not known whether it is Linux: there an interrupt that a vCPU's thread sends may be any IPI, and is none of these.
  *
  *   device interrupt, kick    an event of I/O, and the VM does some
  *   reschedule IPI            one, if it is near the VM's last event of a device
@@ -32,8 +32,8 @@ enum event {
 	EVENT_CALL,
 };
 
-/* What an interrupt of this vector is. `by_sibling`: the current thread runs a vCPU of the same VM; `timer`: the vector of the vCPU's timer. */
-static __always_inline u32 event_of(u32 vector, bool by_sibling, bool linux_guest, u32 timer)
+/* What an interrupt of this vector is. `by_vcpu`: the current thread runs a vCPU of the same VM; `timer`: the vector of the vCPU's timer. */
+static __always_inline u32 event_of(u32 vector, bool by_vcpu, bool linux_guest, u32 timer)
 {
 	if (vector >= K_FIRST_SYSTEM_VECTOR) {
 		if (!linux_guest)
@@ -42,7 +42,7 @@ static __always_inline u32 event_of(u32 vector, bool by_sibling, bool linux_gues
 			return EVENT_RESCHEDULE;
 		return vector == K_CALL_FUNCTION_VECTOR || vector == K_CALL_FUNCTION_SINGLE_VECTOR ? EVENT_CALL : EVENT_NONE;
 	}
-	if (vector == timer || (by_sibling && !linux_guest))
+	if (vector == timer || (by_vcpu && !linux_guest))
 		return EVENT_NONE;
 	return EVENT_DEVICE;
 }
@@ -84,7 +84,7 @@ static __noinline int accepted(struct kvm_lapic___tandem *apic, u32 vector)
 	struct task_struct *p = tid ? bpf_task_from_pid(tid) : NULL;
 	struct task_state *t, *sender;
 	struct vm_state *vm;
-	bool by_sibling;
+	bool by_vcpu;
 	u32 event;
 
 	if (!p)
@@ -94,9 +94,9 @@ static __noinline int accepted(struct kvm_lapic___tandem *apic, u32 vector)
 	vm = t && t->side.vcpu == (u64)vcpu ? vm_of(t) : NULL;
 	if (vm) {
 		sender = current_state();
-		by_sibling = sender && sender != t && sender->side.vm == t->side.vm && sender->side.generation == t->side.generation;
-		event = event_of(vector, by_sibling, kvm_steal_page(vcpu) != 0, kvm_timer_vector(apic));
-		if (event && (event == EVENT_DEVICE || by_sibling))
+		by_vcpu = sender && sender->side.vm == t->side.vm && sender->side.generation == t->side.generation;
+		event = event_of(vector, by_vcpu, kvm_steal_page(vcpu) != 0, kvm_timer_vector(apic));
+		if (event && (event == EVENT_DEVICE || (by_vcpu && sender != t)))
 			is_interrupted(p, t, vm, event, k_now());
 	}
 	bpf_rcu_read_unlock();
@@ -131,7 +131,7 @@ int BPF_PROG(host_kick)
 	return kicks();
 }
 
-/* Of those that its VMM serves. Interrupt controllers are no devices. */
+/* Interrupt controllers, timers and what else is below port 0x100 are no devices that matter. */
 SEC("?tp_btf/kvm_mmio")
 int BPF_PROG(host_mmio, int type, int len, u64 gpa)
 {
@@ -141,9 +141,9 @@ int BPF_PROG(host_mmio, int type, int len, u64 gpa)
 }
 
 SEC("?tp_btf/kvm_pio")
-int BPF_PROG(host_pio, u32 rw)
+int BPF_PROG(host_pio, u32 rw, u32 port)
 {
-	return rw == KVM_PIO_OUT___TANDEM ? kicks() : 0;
+	return rw == KVM_PIO_OUT___TANDEM && port >= KVM_PIO_LEGACY_END___TANDEM ? kicks() : 0;
 }
 
 #endif

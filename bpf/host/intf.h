@@ -29,12 +29,12 @@ struct side_cpu {
 	s32 boost_to;		/* vCPU that waits and was interrupted: it comes next here; 0: none (atomic, any CPU) */
 	s32 forward_to;		/* sibling to which the current vCPU has sent an IPI, and which waited then; 0: none */
 	u32 forwards;		/* yield_to stands for such a one */
+	u32 boosts_in_row;	/* turns here before their time, and extensions of such, one after another */
 	/* The current task. */
 	u32 vm;			/* its VM: side_task.vm */
 	u32 turn;		/* enum turn: why it runs */
 	u32 lender;		/* whom a boosted one passes over: a VM's number plus 1, 0: tasks of no VM, NO_LENDER: nobody */
 	u32 confidence;		/* side_task.confidence, for those that want this pCPU */
-	u32 unused;
 	u64 turn_since_ns;	/* when it began to run, or was boosted */
 	/* The task that ran before it. */
 	u32 displaced;		/* it was runnable when it stopped */
@@ -63,6 +63,7 @@ struct side_task {
 	u32 elsewhere;		/* switches to it since KVM last said that it runs its vCPU */
 	u32 io_points;		/* events of I/O for its vCPU (atomic, any CPU) */
 	u32 io_seen;		/* of them when it was looked at last */
+	u32 had_io;		/* there was some in the last millisecond that was looked at */
 	u32 confidence;		/* policy/host/io.h */
 	u32 interrupted;	/* it was interrupted for I/O since it last ran (any CPU) */
 	u32 comes_next;		/* enum turn: why it runs out of turn when it runs next; TURN_OWN: it does not (any CPU) */
@@ -87,6 +88,7 @@ struct vm_state {
 	u64 device_at_ns;	/* last event of a device; 0: there was none (any CPU) */
 	u64 wake_used_ns;	/* of its budget for wake-ups, at wake_at_ns (atomic) */
 	u64 wake_at_ns;
+	u64 aged_at_ns;		/* when a part of debt_ns was forgotten last (atomic) */
 	u32 at[MAX_PLACES];	/* vCPUs in the queue of each pCPU, running or waiting (atomic) */
 };
 

@@ -88,6 +88,8 @@ struct vcpu_vmx___shared {
 /* Arguments of kvm_mmio and kvm_pio. */
 #define KVM_TRACE_MMIO_WRITE___TANDEM 2
 #define KVM_PIO_OUT___TANDEM 1
+/* Ports of interrupt controllers, timers, keyboard and clock. */
+#define KVM_PIO_LEGACY_END___TANDEM 0x100
 /* Register of a local APIC that says which vector its timer has. */
 #define KVM_APIC_LVTT___TANDEM 0x320
 /* Local APICs, I/O APICs and HPETs are in this range of addresses. */

@@ -161,6 +161,8 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	now = k_now();
+	if (t->side.comes_next)
+		t->side.comes_next = TURN_OWN;
 	/* The next turn may have been yielded to another task: that is dispatch's to keep. */
 	if (!c->side.yield_to && serves_at_once(p, t, c, cpu, enq_flags, now)) {
 		runs_next(p, t, c, c->base_request_ns, enq_flags);

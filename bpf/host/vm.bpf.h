@@ -68,6 +68,7 @@ static __always_inline void closes_account(struct vm_state *vm)
 	vm->repaid_ns = 0;
 	vm->device_at_ns = 0;
 	vm->wake_used_ns = 0;
+	vm->aged_at_ns = 0;
 }
 
 static __always_inline struct vm_state *vm_state(u32 vm)
@@ -237,6 +238,7 @@ static __always_inline void vcpu_of_vm(struct task_state *t, s32 tid, u64 vcpu, 
 	t->side.vcpu = vcpu;
 	t->side.safe = 0;
 	t->side.io_seen = t->side.io_points;
+	t->side.had_io = 0;
 	t->side.confidence = 0;
 	t->side.interrupted = 0;
 	t->side.comes_next = TURN_OWN;

@@ -12,6 +12,8 @@
 #define TANDEM_BOOST_STEP_NS NSEC_PER_MSEC_
 /* But for no longer than this in a row (the scheduler's longest slice in the paper). */
 #define TANDEM_BOOST_RUN_MAX_NS (8 * NSEC_PER_MSEC_)
+/* So many such turns in a row on a pCPU at most, extensions included, before others come. */
+#define TANDEM_BOOSTS_IN_ROW_MAX 16
 /* A VM's vCPUs that are woken come before their turn for so much run time ... */
 #define TANDEM_WAKE_BUDGET_NS (2 * NSEC_PER_MSEC_)
 /* ... in each of these periods. */

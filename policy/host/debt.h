@@ -21,6 +21,14 @@
 /* A loan, or a payment, is never more than this at a time: bounds what a clock that is wrong can do. */
 #define TANDEM_DEBT_STEP_MAX_NS (32 * NSEC_PER_MSEC_)
 
+/*
+ * What is neither paid nor claimed is forgotten: one part in so many of a debt, and of a credit, per second. Otherwise a VM whose creditor sleeps
+ * could never be lent anything again. A guest that does nothing but borrow gains a 64,000th of a pCPU by it for each
+ * millisecond of its limit.
+ */
+#define TANDEM_DEBT_FORGOTTEN_PART 64
+#define TANDEM_DEBT_FORGOTTEN_NS (1000 * NSEC_PER_MSEC_)
+
 /* What may still be lent to a VM with this debt (negative: a credit), ns. */
 POLICY u64 loan_room_ns(s64 debt_ns, u64 limit_ns)
 {
@@ -45,6 +53,34 @@ POLICY u64 payment_ns(u64 service_ns, s64 debt_ns, s64 credit_ns)
 	if (debt_ns <= 0 || credit_ns <= 0)
 		return 0;
 	return min_u64(min_u64(service_ns, TANDEM_DEBT_STEP_MAX_NS), min_u64((u64)debt_ns, (u64)credit_ns));
+}
+
+/*
+ * What others lose while a task of `weight`, one of `total` in its queue, runs for so long without being charged: what it would have had of that time
+ * anyway it takes from nobody. `ns` up to a quarter of an hour.
+ */
+POLICY u64 of_others_ns(u64 ns, u64 weight, u64 total)
+{
+	u64 part = total > weight ? ((total - weight) >> 10) * TANDEM_SCALE / max_u64(total >> 10, 1) : 0;
+
+	return min_u64(ns, 1ULL << 40) * min_u64(part, TANDEM_SCALE) / TANDEM_SCALE;
+}
+
+/* And the other way round: for how long it has to be charged, so that others gain so much. 0: there are none. */
+POLICY u64 for_others_ns(u64 ns, u64 weight, u64 total)
+{
+	u64 part = total > weight ? ((total - weight) >> 10) * TANDEM_SCALE / max_u64(total >> 10, 1) : 0;
+
+	return part ? min_u64(ns, 1ULL << 40) * TANDEM_SCALE / min_u64(part, TANDEM_SCALE) : 0;
+}
+
+/* How much of a debt (or of a credit, negative) is forgotten after `seconds`. */
+POLICY s64 forgotten_ns(s64 debt_ns, u64 seconds)
+{
+	u64 size = debt_ns < 0 ? -(u64)debt_ns : (u64)debt_ns, part;
+
+	part = size / TANDEM_DEBT_FORGOTTEN_PART * min_u64(seconds, TANDEM_DEBT_FORGOTTEN_PART);
+	return debt_ns < 0 ? -(s64)part : (s64)part;
 }
 
 #endif

@@ -23,16 +23,16 @@
 /* For so long after an event of a device a reschedule IPI in the same VM belongs to it (4.8 ms in the published code). */
 #define TANDEM_IO_NEAR_NS (5 * NSEC_PER_MSEC_)
 
-/* Confidence after `ticks` milliseconds of run time, in the first of which there was an event of I/O (`io`) or none. */
-POLICY u32 io_confidence(u32 confidence, bool io, u64 ticks)
+/*
+ * Confidence after `ticks` milliseconds of run time with so many new points. A vCPU is looked at when it is charged, for several milliseconds at a
+ * time: as many of them as there are points had one, at most, and they are taken to be the last.
+ */
+POLICY u32 io_confidence(u32 confidence, u32 points, u64 ticks)
 {
-	if (!ticks)
-		return confidence;
-	if (io) {
-		confidence = confidence < TANDEM_IO_CONFIDENCE_MAX ? confidence + 1 : TANDEM_IO_CONFIDENCE_MAX;
-		ticks--;
-	}
-	return ticks >= 32 ? 0 : confidence >> ticks;
+	u64 with = min_u64(points, ticks), without = ticks - with;
+
+	confidence = without >= 32 ? 0 : confidence >> without;
+	return (u32)min_u64(confidence + with, max_u64(confidence, TANDEM_IO_CONFIDENCE_MAX));
 }
 
 /* Does a vCPU of this confidence do I/O? */

@@ -37,6 +37,9 @@ pub struct Claim {
     /// The arm that ratios refer to, if not the experiment's baseline.
     #[serde(default)]
     pub against: Option<String>,
+    /// The metric whose samples under the baseline the arm's are divided by, if not the same one.
+    #[serde(default)]
+    pub over: Option<String>,
     /// When the claim holds.
     pub target: Target,
     /// If the target is missed: why, and what was tried.
@@ -51,6 +54,10 @@ impl Claim {
             self.target,
             Target::AtLeast { .. } | Target::AtMost { .. } | Target::NotWorseThanRivalsBy(_)
         );
+        let of_means = matches!(self.target, Target::MeanRatioAtLeast(_));
+        if self.over.is_some() && (of_samples || of_means || self.combine == Combine::Mean) {
+            return Some("it is divided by another metric, and its target or its mean does not look at that");
+        }
         match (of_samples, self.combine, &self.against) {
             (true, Combine::Mean, _) => Some("a geometric mean is a ratio, and its target is one of samples"),
             (true, _, Some(_)) => Some("it is compared with an arm, and its target does not look at that"),
@@ -291,6 +298,7 @@ mod tests {
             ("\"d\"", "\"c\"", "twice"),
             ("against = \"f\"", "against = \"e\"", "with itself"),
             ("{ not_worse_by = 0.05 }", "{ not_worse_than_rivals_by = 0.05 }", "is one of samples"),
+            ("against = \"f\"", "over = \"c\"", "divided by another metric"),
             ("{ not_worse_by = 0.05 }", "{ at_least = { value = 1.0, of = \"min\" } }", "is one of samples"),
             (
                 "combine = \"mean\"\narm = \"e\"\ntarget = { not_worse_by = 0.05 }",

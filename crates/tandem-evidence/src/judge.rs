@@ -111,10 +111,24 @@ fn metric_of(claim: &Claim, name: &str, result: &ExperimentResult) -> Result<Met
             return Err(format!("the result has no arm {arm:?}"));
         }
     }
+    if let Some(over) = &claim.over {
+        let whole = result.metrics.iter().find(|metric| metric.name == *over);
+        let whole = whole.ok_or_else(|| format!("the result has no metric {over:?}"))?;
+        return Ok(part_of(&metric, claim, whole, baseline_of(claim, result), result.seed));
+    }
     if let Some(against) = &claim.against {
         metric.compute_ratios(against, true, result.seed);
     }
     Ok(metric)
+}
+
+/// A metric under the claim's arm with its ratio to another metric under the baseline. That one's name stands for an arm.
+fn part_of(metric: &Metric, claim: &Claim, whole: &Metric, baseline: &str, seed: u64) -> Metric {
+    let mut part = Metric::new(metric.name.clone(), metric.unit.clone(), metric.better);
+    whole.samples_of(baseline).iter().for_each(|sample| part.push(&whole.name, *sample));
+    metric.samples_of(&claim.arm).iter().for_each(|sample| part.push(&claim.arm, *sample));
+    part.compute_ratios(&whole.name, true, seed);
+    part
 }
 
 /// The geometric mean of several metrics in each repetition, each relative to the baseline's median.
@@ -304,6 +318,7 @@ mod tests {
             combine: Combine::Each,
             arm: "b".into(),
             against: None,
+            over: None,
             target,
             cause: None,
         }
@@ -339,6 +354,25 @@ mod tests {
             assert_eq!(judge(&claim(target), Some(good)).standing, Standing::Holds, "{target:?}");
             assert_eq!(judge(&claim(target), Some(bad)).standing, Standing::Missed, "{target:?}");
         }
+    }
+
+    #[test]
+    fn a_metric_may_be_compared_with_another_one_under_the_baseline() {
+        let mut result = result(30.0, 12.0);
+        for i in 0..10 {
+            let alone = result.metric_mut("alone", "us", Better::Lower);
+            alone.push("a", 10.0 + f64::from(i) * 0.01);
+            alone.push("b", 99.0);
+        }
+        let of = |arm: &str, margin: f64| {
+            let over = Some("alone".to_string());
+            judge(&Claim { arm: arm.into(), over, ..claim(Target::NotWorseBy(margin)) }, Some(&result))
+        };
+        assert_eq!(of("b", 0.25).standing, Standing::Holds);
+        assert_eq!(of("b", 0.15).standing, Standing::Missed);
+        assert!(of("a", 0.5).figure.starts_with("ratio 2.99"), "{}", of("a", 0.5).figure);
+        let unknown = Claim { over: Some("no such".into()), ..claim(Target::NotWorseBy(0.25)) };
+        assert_eq!(judge(&unknown, Some(&result)).standing, Standing::Open);
     }
 
     /// Six repetitions of two metrics; `arm` gives the ratio to the baseline in each.

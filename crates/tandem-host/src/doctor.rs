@@ -77,7 +77,7 @@ fn boosts(kernel: &Kernel, may_kick: impl Fn() -> bool) -> Finding {
         (true, false) => (
             State::Note,
             "within a millisecond",
-            "the type information of this kernel shows a hidden argument of scx_bpf_kick_cpu(): it was built with pahole before 1.27",
+            "the type information of this kernel lacks scx_bpf_kick_cpu_impl(), or shows its hidden argument: it was built with pahole before 1.27",
         ),
     };
     Finding { subject: "boosts for I/O", state, found: found.to_owned(), advice }

@@ -17,6 +17,8 @@ pub(crate) struct Hooks {
     there: Vec<&'static Hook>,
     /// KVM was there.
     pub(crate) kvm: bool,
+    /// Their programs may interrupt pCPUs.
+    may_kick: bool,
 }
 
 /// Programs of the hooks that tell where a vCPU out of quota can stop.
@@ -41,12 +43,15 @@ impl Hooks {
         if kvm && there.is_empty() {
             log::warn!("KVM cannot be traced on this kernel: vCPUs are scheduled as any other thread (tandem doctor)");
         }
-        Self { there, kvm }
+        // Reading all types of the kernel takes a while.
+        let may_kick =
+            there.iter().any(|hook| hook.program == "host_interrupt") && kicks::programs_may_kick();
+        Self { there, kvm, may_kick }
     }
 
     /// None of them is used: their programs are not loaded.
     pub(crate) fn unused() -> Self {
-        Self { there: Vec::new(), kvm: kvm_is_there(Path::new("/")) }
+        Self { there: Vec::new(), kvm: kvm_is_there(Path::new("/")), may_kick: false }
     }
 
     /// Is any of them used?
@@ -97,7 +102,7 @@ impl Hooks {
             log::warn!("vCPUs that do I/O do not come first: {error}");
             self.there.retain(|hook| !OF_IO.contains(&hook.program));
         }
-        let may_kick = fault != Fault::NoKicks && kicks::programs_may_kick();
+        let may_kick = fault != Fault::NoKicks && self.may_kick;
         if self.has("host_interrupt") && !may_kick {
             log::warn!("a vCPU that is interrupted comes first within a millisecond, not at once: programs that hang in KVM may not interrupt a pCPU on this kernel");
         }
@@ -276,7 +281,7 @@ mod tests {
 
     fn hooks(programs: &[&str]) -> Hooks {
         let there = OF_THE_SCHEDULER.iter().filter(|hook| programs.contains(&hook.program)).collect();
-        Hooks { there, kvm: true }
+        Hooks { there, kvm: true, may_kick: true }
     }
 
     #[test]

@@ -36,6 +36,8 @@ use tandem_probe::kernel::{ring, KernelView};
 
 /// How often the daemon looks for new VMs, and whether KVM has come.
 const STEP: Duration = Duration::from_millis(500);
+/// How often it looks whether the weights of VMs have changed.
+const ENTITLE_EVERY: Duration = Duration::from_secs(5);
 /// Length of an interval of the observer.
 const INTERVAL: Duration = Duration::from_secs(2);
 /// The observer is attached while somebody reads what it sees: for so long after the last request, or for half as long again as the last two were
@@ -282,6 +284,8 @@ struct Running<'a, 'o> {
     affinity: Affinity,
     /// Weight of each VM and pCPUs that it is entitled to, by the number of its record, as of the last interval.
     entitled: BTreeMap<u32, (f64, f64)>,
+    /// When weights are looked at again, which limits of debts depend on.
+    next_entitled: Instant,
     /// Settings that are installed, and the limit of the debt, by the number and the generation of a VM's record.
     installed: BTreeMap<(u32, u32), (VmSettings, u64)>,
 }
@@ -336,6 +340,7 @@ impl<'a, 'o> Running<'a, 'o> {
             totals: Arc::default(),
             affinity: Affinity::default(),
             entitled: BTreeMap::new(),
+            next_entitled: now,
             installed: BTreeMap::new(),
         };
         // A request may come before the first step.
@@ -356,13 +361,18 @@ impl<'a, 'o> Running<'a, 'o> {
         }
     }
 
-    /// New VMs get their names and what was set for them.
-    fn greet(&mut self, vms: &[Vm]) -> Result<(), HostError> {
+    /// New VMs get their names.
+    fn greet_by_name(&mut self, vms: &[Vm]) {
         let there: BTreeSet<u32> = vms.iter().map(|vm| vm.pid).collect();
         // A VM that starts again has its name again, and what was set for that: nobody who has ended keeps it. (The observer's table is the same, so
         // that the name in the metrics is the one to set something for.)
         self.host.labels.keep(&there);
         self.host.labels.add(&there);
+    }
+
+    /// And what was set for them.
+    fn greet(&mut self, vms: &[Vm]) -> Result<(), HostError> {
+        self.greet_by_name(vms);
         self.installed.retain(|record, _| vms.iter().any(|vm| (vm.number, vm.generation) == *record));
         for vm in vms {
             let settings = self.host.set.get(&self.name_of(vm, vms)).copied().unwrap_or_default();
@@ -539,6 +549,11 @@ impl Load for Running<'_, '_> {
 
     fn step(&mut self, now: Instant) -> Result<Then, HostError> {
         let vms = self.vms()?;
+        if now >= self.next_entitled || vms.iter().any(|vm| !self.entitled.contains_key(&vm.number)) {
+            self.greet_by_name(&vms);
+            self.entitle(&vms);
+            self.next_entitled = now + ENTITLE_EVERY;
+        }
         self.greet(&vms)?;
         let online = kernel_cpu_list("online").unwrap_or_else(|error| {
             log::warn!("pCPUs that come online are not seen: {error}");

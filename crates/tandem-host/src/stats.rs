@@ -225,6 +225,11 @@ impl HostReport {
             ("cgroups_shared", "Cgroups that share their parent's record", now.groups_shared as f64),
             ("cgroups_limited", "Cgroups with a quota", now.limits as f64),
             ("debt_seconds", "CPU time that VMs owe for their boosts", now.debts_s),
+            (
+                "others_debt_seconds",
+                "CPU time that VMs owed that have ended, and that is forgotten; negative: that they were owed",
+                now.others_debt_s,
+            ),
         ] {
             let name = format!("tandem_host_{name}");
             exporter::head(&mut text, &name, "gauge", "", help);

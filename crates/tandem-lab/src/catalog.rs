@@ -108,6 +108,7 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "host-both",
     "host-uncontended",
     "boost-echo",
+    "boost-echo-work",
     "host-validation",
 );
 

@@ -92,12 +92,15 @@ pub mod safe {
         move_cost_ns(far: bool) -> u64;
         far_excess(excess: u64, heavy_weight: u64) -> u64;
         share_left(share: u32, away: bool, ns: u64) -> u32;
-        io_confidence(confidence: u32, io: bool, ticks: u64) -> u32;
+        io_confidence(confidence: u32, points: u32, ticks: u64) -> u32;
         does_io(confidence: u32) -> bool;
         is_near_io(device_at_ns: u64, now_ns: u64) -> bool;
         loan_room_ns(debt_ns: i64, limit_ns: u64) -> u64;
         lent_ns(service_ns: u64, ahead: bool, debt_ns: i64, limit_ns: u64) -> u64;
         payment_ns(service_ns: u64, debt_ns: i64, credit_ns: i64) -> u64;
+        forgotten_ns(debt_ns: i64, seconds: u64) -> i64;
+        of_others_ns(ns: u64, weight: u64, total: u64) -> u64;
+        for_others_ns(ns: u64, weight: u64, total: u64) -> u64;
         goes_on_for_io(io: bool, ran_ns: u64, room_ns: u64) -> bool;
         wake_use_left_ns(used_ns: u64, elapsed_ns: u64, budget_ns: u64) -> u64;
         may_wake_fast(used_ns: u64, budget_ns: u64) -> bool;

@@ -118,7 +118,9 @@ pub mod io {
 
 /// What a boost costs, and who pays (`policy/host/debt.h`).
 pub mod debt {
-    pub use crate::ffi::safe::{lent_ns, loan_room_ns, payment_ns};
+    pub use crate::ffi::safe::{
+        for_others_ns, forgotten_ns, lent_ns, loan_room_ns, of_others_ns, payment_ns,
+    };
 
     /// Limit of the debt of a VM of weight 100, ns.
     pub const MAX_NS: u64 = crate::ffi::TANDEM_DEBT_MAX_NS as u64;

@@ -6,7 +6,9 @@ use tandem_policy::boost::{
     displaces, goes_on_for_io, may_wake_fast, wake_use_left_ns, BY_CONFIDENCE, BY_DEBT, NONE,
 };
 use tandem_policy::boost_rivals;
-use tandem_policy::debt::{lent_ns, loan_room_ns, payment_ns, MAX_NS};
+use tandem_policy::debt::{
+    for_others_ns, forgotten_ns, lent_ns, loan_room_ns, of_others_ns, payment_ns, MAX_NS,
+};
 use tandem_policy::io::{does_io, io_confidence, is_near_io, CONFIDENCE_MAX};
 
 const MS: u64 = 1_000_000;
@@ -14,32 +16,39 @@ const MS: u64 = 1_000_000;
 /// Anubis, section 4.2: after 100 milliseconds with I/O the confidence is lost in five without.
 #[test]
 fn confidence_is_lost_as_in_the_paper() {
-    let mut confidence = (0..100).fold(0, |confidence, _| io_confidence(confidence, true, 1));
+    let mut confidence = (0..100).fold(0, |confidence, _| io_confidence(confidence, 1, 1));
     assert_eq!(confidence, 100);
     for (left, io) in [(50, true), (25, true), (12, true), (6, true), (3, false)] {
-        confidence = io_confidence(confidence, false, 1);
+        confidence = io_confidence(confidence, 0, 1);
         assert_eq!((confidence, does_io(confidence)), (left, io));
     }
 }
 
 #[test]
 fn four_milliseconds_with_io_make_a_vcpu_one_that_does_io() {
-    let steps: Vec<bool> =
-        (1..=4).map(|n| does_io((0..n).fold(0, |c, _| io_confidence(c, true, 1)))).collect();
+    let steps: Vec<bool> = (1..=4).map(|n| does_io((0..n).fold(0, |c, _| io_confidence(c, 1, 1)))).collect();
     assert_eq!(steps, [false, false, false, true]);
 }
 
+/// A vCPU is looked at after four milliseconds, say.
 #[test]
 fn several_milliseconds_at_once_are_as_many_one_by_one() {
     for confidence in [0, 1, 7, 100, CONFIDENCE_MAX] {
-        for io in [false, true] {
+        for points in 0..6 {
             for ticks in 0..10 {
-                let each = (0..ticks).fold(confidence, |c, tick| io_confidence(c, io && tick == 0, 1));
-                assert_eq!(io_confidence(confidence, io, ticks), each, "{confidence} {io} {ticks}");
+                let with = ticks.min(points);
+                let lost = (0..ticks - with).fold(confidence, |c, _| io_confidence(c, 0, 1));
+                let each = (0..with).fold(lost, |c, _| io_confidence(c, 1, 1));
+                assert_eq!(
+                    io_confidence(confidence, points, u64::from(ticks)),
+                    each,
+                    "{confidence} {points} {ticks}"
+                );
             }
         }
     }
-    assert_eq!(io_confidence(CONFIDENCE_MAX, false, u64::MAX), 0);
+    assert_eq!(io_confidence(CONFIDENCE_MAX, 0, u64::MAX), 0);
+    assert!(does_io(io_confidence(0, 9, 4)), "four milliseconds with I/O");
 }
 
 #[test]
@@ -77,6 +86,22 @@ fn only_debts_are_paid_and_only_to_who_is_owed_something() {
     assert_eq!(payment_ns(MS, 0, 5 * MS as i64), 0);
     assert_eq!(payment_ns(MS, -3, 5 * MS as i64), 0);
     assert_eq!(payment_ns(2 * MS, MS as i64, 3), 3);
+}
+
+/// Who runs for a millisecond beside three others of its weight would have had a quarter of it anyway.
+#[test]
+fn only_the_part_of_others_is_borrowed() {
+    assert_eq!(of_others_ns(1000, 1024, 4096), 750);
+    assert_eq!(for_others_ns(750, 1024, 4096), 1000);
+    assert_eq!((of_others_ns(MS, 5, 5), of_others_ns(MS, 5, 0), for_others_ns(MS, 5, 5)), (0, 0, 0));
+}
+
+#[test]
+fn half_of_a_debt_is_forgotten_in_44_seconds() {
+    let left = (0..44).fold(64 * MS as i64, |debt, _| debt - forgotten_ns(debt, 1));
+    assert!((31..33).contains(&(left / MS as i64)), "{left}");
+    assert_eq!(forgotten_ns(-6400, 1), -100, "a credit likewise");
+    assert_eq!((forgotten_ns(6400, 1_000_000), forgotten_ns(0, 5)), (6400, 0));
 }
 
 /// Each policy has a case in which it, and no other, changes who runs.
@@ -157,9 +182,13 @@ proptest! {
     #[test]
     fn arithmetic_holds_for_any_numbers(a in any::<u64>(), b in any::<u64>(), c in any::<u64>(), debt in any::<i64>(), credit in any::<i64>(), io: bool) {
         prop_assert!(lent_ns(a, io, debt, b) <= a);
+        prop_assert!(of_others_ns(a % (1 << 40), b, c) <= a % (1 << 40));
+        let _ = for_others_ns(a, b, c);
         prop_assert!(payment_ns(a, debt, credit) <= a);
+        let kept = debt.checked_sub(forgotten_ns(debt, a));
+        prop_assert!(kept.is_some_and(|kept| kept.unsigned_abs() <= debt.unsigned_abs() && kept.signum() * debt.signum() >= 0));
         prop_assert!(wake_use_left_ns(a, b, c) <= a);
-        prop_assert!(io_confidence((a % 200) as u32, io, b) <= CONFIDENCE_MAX.max((a % 200) as u32));
+        prop_assert!(io_confidence((a % 200) as u32, (c % 99) as u32, b) <= CONFIDENCE_MAX.max((a % 200) as u32));
         let _ = (loan_room_ns(debt, a), goes_on_for_io(io, a, b), is_near_io(a, b), may_wake_fast(a, b));
     }
 }
