@@ -20,6 +20,9 @@ pub struct Totals {
 /// Of a vCPU: name, unit, description, value.
 type Figure = (&'static str, &'static str, &'static str, fn(&Thread) -> f64);
 
+/// Of a VM: name, kind, description, value in milliseconds.
+type DebtFigure = (&'static str, &'static str, &'static str, fn(&VmStats) -> f64);
+
 const SECONDS: &str = "seconds";
 const NS_PER_S: f64 = 1e9;
 const OF_VCPUS: [Figure; 7] = [
@@ -102,7 +105,7 @@ pub(crate) fn of_vms(totals: &Totals, text: &mut String) {
 
 /// What VMs owe for their boosts.
 pub(crate) fn of_debts(vms: &BTreeMap<String, VmStats>, text: &mut String) {
-    let figures: [(&str, &str, &str, fn(&VmStats) -> f64); 3] = [
+    let figures: [DebtFigure; 3] = [
         ("debt", "gauge", "CPU time that the domain owes for its boosts; negative: that it is owed", |vm| {
             vm.debt_ms
         }),
