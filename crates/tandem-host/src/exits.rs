@@ -5,6 +5,7 @@ use crate::hooks::{Hook, Kernel, OF_THE_SCHEDULER};
 use crate::kicks;
 use crate::observe::kvm_is_there;
 use crate::options::Fault;
+use libbpf_rs::{Link, ProgramMut};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tandem_bpf::host::{intf, HostSkel};
@@ -222,13 +223,24 @@ fn attach_io(skel: &mut HostSkel<'_>, hooks: &Hooks) -> libbpf_rs::Result<()> {
         return Ok(());
     }
     let (links, progs) = (&mut skel.links, &skel.progs);
-    for (link, program, name) in [
-        (&mut links.host_kick, &progs.host_kick, "host_kick"),
-        (&mut links.host_mmio, &progs.host_mmio, "host_mmio"),
-        (&mut links.host_pio, &progs.host_pio, "host_pio"),
-        (&mut links.host_interrupt, &progs.host_interrupt, "host_interrupt"),
-    ] {
-        if hooks.has(name) {
+    attach_each(
+        hooks,
+        [
+            (&mut links.host_kick, &progs.host_kick, "host_kick"),
+            (&mut links.host_mmio, &progs.host_mmio, "host_mmio"),
+            (&mut links.host_pio, &progs.host_pio, "host_pio"),
+            (&mut links.host_interrupt, &progs.host_interrupt, "host_interrupt"),
+        ],
+    )
+}
+
+/// Those that can be attached and are not yet, in this order.
+fn attach_each<const N: usize>(
+    hooks: &Hooks,
+    programs: [(&mut Option<Link>, &ProgramMut<'_>, &str); N],
+) -> libbpf_rs::Result<()> {
+    for (link, program, name) in programs {
+        if hooks.has(name) && link.is_none() {
             *link = Some(program.attach()?);
         }
     }
@@ -247,19 +259,17 @@ fn attach_safe_points(skel: &mut HostSkel<'_>, hooks: &Hooks) -> libbpf_rs::Resu
 /// What takes marks away comes first: a mark that nobody takes away would be believed.
 fn attach(skel: &mut HostSkel<'_>, hooks: &Hooks) -> libbpf_rs::Result<()> {
     let (links, progs) = (&mut skel.links, &skel.progs);
-    for (link, program, name) in [
-        (&mut links.host_handles_vmx, &progs.host_handles_vmx, "host_handles_vmx"),
-        (&mut links.host_handles_svm, &progs.host_handles_svm, "host_handles_svm"),
-        (&mut links.host_handles_tdx, &progs.host_handles_tdx, "host_handles_tdx"),
-        (&mut links.host_block_ends, &progs.host_block_ends, "host_block_ends"),
-        (&mut links.host_block_begins, &progs.host_block_begins, "host_block_begins"),
-        (&mut links.host_vcpu_exits, &progs.host_vcpu_exits, "host_vcpu_exits"),
-    ] {
-        if hooks.has(name) && link.is_none() {
-            *link = Some(program.attach()?);
-        }
-    }
-    Ok(())
+    attach_each(
+        hooks,
+        [
+            (&mut links.host_handles_vmx, &progs.host_handles_vmx, "host_handles_vmx"),
+            (&mut links.host_handles_svm, &progs.host_handles_svm, "host_handles_svm"),
+            (&mut links.host_handles_tdx, &progs.host_handles_tdx, "host_handles_tdx"),
+            (&mut links.host_block_ends, &progs.host_block_ends, "host_block_ends"),
+            (&mut links.host_block_begins, &progs.host_block_begins, "host_block_begins"),
+            (&mut links.host_vcpu_exits, &progs.host_vcpu_exits, "host_vcpu_exits"),
+        ],
+    )
 }
 
 fn fade(skel: &mut HostSkel<'_>) {

@@ -361,18 +361,16 @@ impl<'a, 'o> Running<'a, 'o> {
         }
     }
 
-    /// New VMs get their names.
-    fn greet_by_name(&mut self, vms: &[Vm]) {
+    /// New VMs get their names, what they are entitled to is computed if that is due, and what was set for them is installed.
+    fn greet(&mut self, vms: &[Vm], entitle: bool) -> Result<(), HostError> {
         let there: BTreeSet<u32> = vms.iter().map(|vm| vm.pid).collect();
         // A VM that starts again has its name again, and what was set for that: nobody who has ended keeps it. (The observer's table is the same, so
         // that the name in the metrics is the one to set something for.)
         self.host.labels.keep(&there);
         self.host.labels.add(&there);
-    }
-
-    /// And what was set for them.
-    fn greet(&mut self, vms: &[Vm]) -> Result<(), HostError> {
-        self.greet_by_name(vms);
+        if entitle {
+            self.entitle(vms);
+        }
         self.installed.retain(|record, _| vms.iter().any(|vm| (vm.number, vm.generation) == *record));
         for vm in vms {
             let settings = self.host.set.get(&self.name_of(vm, vms)).copied().unwrap_or_default();
@@ -390,8 +388,7 @@ impl<'a, 'o> Running<'a, 'o> {
     /// Which VMs are there, and what are they entitled to?
     fn look_at_vms(&mut self) -> Result<(), HostError> {
         let vms = self.vms()?;
-        self.greet(&vms)?;
-        self.entitle(&vms);
+        self.greet(&vms, true)?;
         Ok(())
     }
 
@@ -549,12 +546,11 @@ impl Load for Running<'_, '_> {
 
     fn step(&mut self, now: Instant) -> Result<Then, HostError> {
         let vms = self.vms()?;
-        if now >= self.next_entitled || vms.iter().any(|vm| !self.entitled.contains_key(&vm.number)) {
-            self.greet_by_name(&vms);
-            self.entitle(&vms);
+        let due = now >= self.next_entitled;
+        if due {
             self.next_entitled = now + ENTITLE_EVERY;
         }
-        self.greet(&vms)?;
+        self.greet(&vms, due || vms.iter().any(|vm| !self.entitled.contains_key(&vm.number)))?;
         let online = kernel_cpu_list("online").unwrap_or_else(|error| {
             log::warn!("pCPUs that come online are not seen: {error}");
             self.known.clone()
@@ -577,13 +573,13 @@ impl Load for Running<'_, '_> {
 
     fn obey(&mut self, order: Order) -> anyhow::Result<Value> {
         let vms = self.vms()?;
-        self.greet(&vms)?;
+        self.greet(&vms, false)?;
         if !vms.iter().any(|vm| self.name_of(vm, &vms) == order.vm) {
             return Err(HostError::NoVm { name: order.vm }.into());
         }
         let settings = self.host.set.get(&order.vm).copied().unwrap_or_default().with(order.setting);
         self.host.set.insert(order.vm, settings);
-        self.greet(&vms)?;
+        self.greet(&vms, false)?;
         Ok(serde_json::to_value(settings)?)
     }
 

@@ -2,8 +2,9 @@
 //!
 //! The emulator has faults of its own. The surest sign is `Oops: int3`: the kernel patches code while another emulated
 //! CPU still runs a stale translation of it. As sure is a host in trouble with a guest's clock (see `sign`). A host that
-//! fails before its guest does is the rig's failure as well: a scheduler in a guest cannot bring the host down. Any other trouble counts as the rig's only while no scheduler under
-//! test is loaded. With one loaded it counts against the scheduler until a control shows otherwise.
+//! fails before its guest does is the rig's failure as well: a scheduler in a guest cannot bring the host down. Any other
+//! trouble counts as the rig's only while no scheduler under test is loaded. With one loaded it counts against the
+//! scheduler until a control shows otherwise.
 
 use crate::accel::Accel;
 use crate::experiment::{Experiment, Mode, SINGLE};

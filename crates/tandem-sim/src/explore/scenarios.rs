@@ -46,6 +46,12 @@ fn two_of_them_run(actor: &Actor<'_>, tasks: usize) {
     }
 }
 
+/// The first two of four tasks have run for longer than a slice, while the other two wait.
+fn two_run_and_two_wait(actor: &Actor<'_>) {
+    two_of_them_run(actor, 4);
+    actor.pass(4 * MS);
+}
+
 /// Tasks that were pinned to CPU 0 have run there in turn for so long that they count as CPU-bound. Now they may
 /// run on CPU 1 as well. CPU 1 runs one task, has scanned the other CPUs, and pulls at its next tick.
 fn tasks_wait(actor: &Actor<'_>) {
@@ -125,7 +131,6 @@ fn periods_pass(actor: &Actor<'_>) {
     actor.schedule(1);
 }
 
-/// What most scenarios have in common.
 /// `VM_FAST_WAKEUP` in `bpf/host/intf.h`.
 const FAST_WAKEUP: u32 = 64;
 /// No technique of that number is known: all are used, also those that are off by default.
@@ -135,6 +140,7 @@ const DEVICE: u32 = 0x30;
 /// That of a reschedule IPI.
 const RESCHEDULE: u32 = 0xfd;
 
+/// What most scenarios have in common.
 const PLAIN: Scenario = Scenario {
     name: "",
     sides: &Side::ALL,
@@ -568,10 +574,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "a vCPU yields to a sibling that is pulled, while another thread wakes up",
         sides: &[Side::Host],
         members: &[vcpu(1), vcpu(2), vcpu(1), vcpu(1), FREE],
-        prepare: |actor| {
-            two_of_them_run(actor, 4);
-            actor.pass(4 * MS);
-        },
+        prepare: two_run_and_two_wait,
         parts: &[
             |actor| {
                 actor.yield_to(0, 2);
@@ -625,12 +628,8 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "a vCPU that waits is interrupted while it is pulled, and its pCPU switches",
         sides: &[Side::Host],
-        left_out: FAST_WAKEUP,
         members: &[vcpu(1), vcpu(2), vcpu(1), vcpu(3), FREE],
-        prepare: |actor| {
-            two_of_them_run(actor, 4);
-            actor.pass(4 * MS);
-        },
+        prepare: two_run_and_two_wait,
         parts: &[
             |actor| {
                 actor.with(|policy| policy.interrupts(1, 2, None, DEVICE));
@@ -657,10 +656,7 @@ pub const SCENARIOS: &[Scenario] = &[
         sides: &[Side::Host],
         left_out: NOTHING,
         members: &[vcpu(1), vcpu(2), vcpu(1), vcpu(1), vcpu(2)],
-        prepare: |actor| {
-            two_of_them_run(actor, 4);
-            actor.pass(4 * MS);
-        },
+        prepare: two_run_and_two_wait,
         parts: &[
             |actor| {
                 actor.with(|policy| policy.interrupts(0, 2, Some(0), RESCHEDULE));
@@ -680,10 +676,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "a VM ends, and another one is made, while its vCPUs run and are pulled",
         sides: &[Side::Host],
         members: &[vcpu(1), vcpu(2), vcpu(1), vcpu(1), FREE],
-        prepare: |actor| {
-            two_of_them_run(actor, 4);
-            actor.pass(4 * MS);
-        },
+        prepare: two_run_and_two_wait,
         parts: &[
             |actor| {
                 actor.with(|policy| {
