@@ -182,43 +182,38 @@ static __always_inline u64 k_dsq_of(const struct task_struct *p)
 }
 #endif
 
+/* Reads a field of the first task of a queue; false if the queue is empty. */
+#define K_PEEK(dsq, field, value)					\
+({									\
+	struct task_struct *___p = NULL;				\
+	struct bpf_iter_scx_dsq ___it;					\
+									\
+	if (bpf_ksym_exists(scx_bpf_dsq_peek)) {			\
+		___p = scx_bpf_dsq_peek(dsq);				\
+		if (___p)						\
+			*(value) = BPF_CORE_READ(___p, field);		\
+	} else {							\
+		if (!bpf_iter_scx_dsq_new(&___it, dsq, 0))		\
+			___p = bpf_iter_scx_dsq_next(&___it);		\
+		if (___p)						\
+			*(value) = BPF_CORE_READ(___p, field);		\
+		bpf_iter_scx_dsq_destroy(&___it);			\
+	}								\
+	___p != NULL;							\
+})
+
 /* Key of the first task of a queue ordered by key; false if the queue is empty. */
 static __always_inline bool k_peek_key(u64 dsq, u64 *key)
 {
-	struct task_struct *p = NULL;
-	struct bpf_iter_scx_dsq it;
-
-	if (bpf_ksym_exists(scx_bpf_dsq_peek)) {
-		p = scx_bpf_dsq_peek(dsq);
-		if (p)
-			*key = BPF_CORE_READ(p, scx.dsq_vtime);
-		return p;
-	}
-	if (!bpf_iter_scx_dsq_new(&it, dsq, 0))
-		p = bpf_iter_scx_dsq_next(&it);
-	if (p)
-		*key = BPF_CORE_READ(p, scx.dsq_vtime);
-	bpf_iter_scx_dsq_destroy(&it);
-	return p;
+	return K_PEEK(dsq, scx.dsq_vtime, key);
 }
 
 /* Number of the first task of a queue; 0: the queue is empty. */
 static __always_inline s32 k_peek_pid(u64 dsq)
 {
-	struct task_struct *p = NULL;
-	struct bpf_iter_scx_dsq it;
 	s32 pid = 0;
 
-	if (bpf_ksym_exists(scx_bpf_dsq_peek)) {
-		p = scx_bpf_dsq_peek(dsq);
-		return p ? BPF_CORE_READ(p, pid) : 0;
-	}
-	if (!bpf_iter_scx_dsq_new(&it, dsq, 0))
-		p = bpf_iter_scx_dsq_next(&it);
-	if (p)
-		pid = BPF_CORE_READ(p, pid);
-	bpf_iter_scx_dsq_destroy(&it);
-	return pid;
+	return K_PEEK(dsq, pid, &pid) ? pid : 0;
 }
 
 /* The slice that the task asked for by sched_setattr(), ns; 0: none. */

@@ -22,10 +22,19 @@ u32 programs_may_kick;
 /* Interrupts are seen (written by the daemon). */
 u32 sees_interrupts;
 
-/* May its VM be lent what a boosted turn takes, or needs it nothing? What is owed beyond the limit of a lag is forgotten at each sleep. */
-static __always_inline bool may_boost(const struct task_state *t, const struct vm_state *vm, const struct cpu_state *c, u64 now)
+/* Has it had more than its share? What is owed beyond the limit of a lag is forgotten at each sleep. */
+static __always_inline bool had_its_share(const struct task_state *t, const struct cpu_state *c, u64 now)
 {
-	return room_ns(t, vm) >= TANDEM_BOOST_STEP_NS || !is_ahead(clock_now(c, class_index(CLASS_NORMAL), now), t->v);
+	return is_ahead(clock_now(c, class_index(CLASS_NORMAL), now), t->v);
+}
+
+/* May its VM be lent what a boosted turn takes, or needs it nothing? */
+static __always_inline bool may_boost(s32 pid, const struct task_state *t, const struct vm_state *vm, const struct cpu_state *c, u64 now)
+{
+	if (room_ns(t, vm) >= TANDEM_BOOST_STEP_NS || !had_its_share(t, c, now))
+		return true;
+	count_task(CNT_NOT_LENT, pid);
+	return false;
 }
 
 /* Does another VM's vCPU that does I/O run here? In its own turn one whose VM owes half of the usual limit is like any other that computes. */
@@ -86,10 +95,8 @@ static __always_inline void asks_to_come(struct task_struct *p, struct task_stat
 
 	if (!c || !c->online || c->side.away_since_ns || t->class != CLASS_NORMAL || !waits_where_counted(p, t))
 		return;
-	if (!may_boost(t, vm, c, now)) {
-		count_task(CNT_NOT_LENT, p->pid);
+	if (!may_boost(p->pid, t, vm, c, now))
 		return;
-	}
 	if (meets_rival(t, c)) {
 		count_task(CNT_CONFLICTS, p->pid);
 		other = k_is_pinned(p) ? -1 : place_of_sibling(p, cpu);
@@ -113,7 +120,7 @@ static __always_inline u32 passes_over(const struct cpu_state *c, s32 cpu, u32 v
 {
 	u32 first;
 
-	if (c->side.displaced && c->side.displaced_vm && c->side.displaced_vm != vm)
+	if (c->side.displaced_vm && c->side.displaced_vm != vm)
 		return c->side.displaced_vm;
 	first = may_wait(c, CLASS_NORMAL) ? vm_of_first(cpu) : NO_LENDER;
 	return first != vm ? first : NO_LENDER;
@@ -174,21 +181,19 @@ static __always_inline u32 out_of_turn(struct task_struct *p, struct task_state 
 {
 	struct vm_state *vm = vm_of(t);
 
-	if (!vm || !(enq_flags & SCX_ENQ_WAKEUP) || c->side.boosts_in_row >= TANDEM_BOOSTS_IN_ROW_MAX || t->class != CLASS_NORMAL || c->curr_class != CLASS_NORMAL || c->side.yield_to ||
-	    cpu != scx_bpf_task_cpu(p) || !c->online || c->side.away_since_ns || c->late_due_ns || k_waiting(SCX_DSQ_LOCAL_ON | cpu))
+	if (!vm || !(enq_flags & SCX_ENQ_WAKEUP) || c->side.boosts_in_row >= TANDEM_BOOSTS_IN_ROW_MAX || t->class != CLASS_NORMAL ||
+	    c->curr_class != CLASS_NORMAL || c->side.yield_to || cpu != scx_bpf_task_cpu(p) || !c->online || c->side.away_since_ns ||
+	    c->late_due_ns || k_waiting(SCX_DSQ_LOCAL_ON | cpu))
 		return TURN_OWN;
 	if (t->side.interrupted && vm_uses(t, VM_BOOST)) {
-		if (!may_boost(t, vm, c, now)) {
-			count_task(CNT_NOT_LENT, p->pid);
+		if (!may_boost(p->pid, t, vm, c, now))
 			return TURN_OWN;
-		}
 		if (!meets_rival(t, c))
 			return TURN_BOOSTED;
 		count_task(CNT_CONFLICTS, p->pid);
 		return displaces_rival(t, vm, c) ? TURN_BOOSTED : TURN_OWN;
 	}
-	/* What is owed beyond the limit of a lag is forgotten at each sleep: only who has not had its share comes early. */
-	if (!vm_uses(t, VM_FAST_WAKEUP) || is_ahead(clock_now(c, class_index(CLASS_NORMAL), now), t->v))
+	if (!vm_uses(t, VM_FAST_WAKEUP) || had_its_share(t, c, now))
 		return TURN_OWN;
 	if ((c->side.turn == TURN_BOOSTED || c->side.turn == TURN_WOKEN) && sub_floor_u64(now, c->side.turn_since_ns) < TANDEM_BOOST_UNDISTURBED_NS)
 		return TURN_OWN;
@@ -228,15 +233,16 @@ static __always_inline void turn_of_vcpu(struct task_struct *p, struct task_stat
 	} else {
 		c->side.boosts_in_row = 0;
 	}
-	c->side.displaced = 0;
+	c->side.displaced_vm = 0;
 }
 
 /* p stops. */
 static __always_inline void turn_of_vcpu_ends(const struct task_state *t, struct cpu_state *c, bool runnable)
 {
-	c->side.displaced = runnable;
 	/* One that is boosted itself has passed over somebody, who now waits for the next one. */
-	c->side.displaced_vm = c->side.turn == TURN_BOOSTED && c->side.lender != NO_LENDER ? c->side.lender : t->side.vm;
+	u32 vm = c->side.turn == TURN_BOOSTED && c->side.lender != NO_LENDER ? c->side.lender : t->side.vm;
+
+	c->side.displaced_vm = runnable ? vm : 0;
 }
 
 /* The turn of prev is over and another task comes first. Does prev do I/O, and go on for that? */

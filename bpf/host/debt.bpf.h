@@ -72,24 +72,23 @@ COLD u32 vm_of_first(s32 cpu)
 	return vm;
 }
 
-/* A vCPU has run for so long: does it do I/O? Its confidence changes with each millisecond of run time. */
-static __always_inline bool looks_at_io(struct task_state *t, u64 service_ns)
+/* A vCPU has run for so long: its confidence changes with each millisecond of run time. */
+static __always_inline void looks_at_io(struct task_state *t, u64 service_ns)
 {
 	u32 points = t->side.io_points, more = points - t->side.io_seen;
 	u64 ticks;
 
 	t->side.unlooked_ns += service_ns;
-	if (t->side.unlooked_ns >= TANDEM_IO_TICK_NS) {
-		ticks = t->side.unlooked_ns / TANDEM_IO_TICK_NS;
-		t->side.unlooked_ns -= ticks * TANDEM_IO_TICK_NS;
-		t->side.io_seen = points;
-		t->side.had_io = more != 0;
-		t->side.confidence = io_confidence(t->side.confidence, more, ticks);
-	}
-	return more || t->side.had_io || does_io(t->side.confidence);
+	if (t->side.unlooked_ns < TANDEM_IO_TICK_NS)
+		return;
+	ticks = t->side.unlooked_ns / TANDEM_IO_TICK_NS;
+	t->side.unlooked_ns -= ticks * TANDEM_IO_TICK_NS;
+	t->side.io_seen = points;
+	t->side.had_io = more != 0;
+	t->side.confidence = io_confidence(t->side.confidence, more, ticks);
 }
 
-/* Does it, by what is known now? */
+/* Does it do I/O, by what is known now? */
 static __always_inline bool is_at_io(const struct task_state *t)
 {
 	return t->side.io_points != t->side.io_seen || t->side.had_io || does_io(t->side.confidence);
@@ -126,11 +125,10 @@ COLD u64 charge_vcpu_ns(struct task_state *t __arg_nonnull, s32 cpu, u64 service
 	struct cpu_state *c = cpu_state(cpu);
 	struct vm_state *vm = vm_of(t);
 	u64 ns, weight;
-	bool io;
 
 	if (!c || !vm)
 		return service_ns;
-	io = looks_at_io(t, service_ns);
+	looks_at_io(t, service_ns);
 	c->side.confidence = t->side.confidence;
 	if (vm->debt_ns)
 		forgets(t->side.vm, vm, k_now());
@@ -151,7 +149,7 @@ COLD u64 charge_vcpu_ns(struct task_state *t __arg_nonnull, s32 cpu, u64 service
 		__sync_fetch_and_add(&vm->borrowed_ns, ns);
 		return sub_floor_u64(service_ns, for_others_ns(ns, t->weight, weight));
 	}
-	if (io || vm->debt_ns <= 0 || t->class != CLASS_NORMAL || c->tasks[1] <= 1)
+	if (is_at_io(t) || vm->debt_ns <= 0 || t->class != CLASS_NORMAL || c->tasks[1] <= 1)
 		return service_ns;
 	return service_ns + pays_ns(t, vm, c, cpu, service_ns);
 }

@@ -2,8 +2,8 @@
 /*
  * What KVM says of a VM's I/O: interrupts that it accepts for a vCPU, and what a vCPU writes to devices.
  *
- * An interrupt is told by its vector, and by who sends it. Linux has its own vectors from 0xec on: of those only the reschedule IPI and the
- * call-function IPIs matter here. Any other vector is a device's, unless it is that of the vCPU's own timer. Of a guest that does not read its steal
+ * An interrupt is told by its vector, and by who sends it. Linux has its own vectors from 0xec on: of those only the reschedule IPI
+ * matters here. Any other vector is a device's, unless it is that of the vCPU's own timer. Of a guest that does not read its steal
  * time it is not known whether it is Linux: there an interrupt that a vCPU's thread sends may be any IPI, and is none of these.
  *
  *   device interrupt, kick    an event of I/O, and the VM does some
@@ -19,8 +19,6 @@
 
 /* From arch/x86/include/asm/irq_vectors.h: the same in all Linux guests. */
 #define K_FIRST_SYSTEM_VECTOR 0xec
-#define K_CALL_FUNCTION_SINGLE_VECTOR 0xfb
-#define K_CALL_FUNCTION_VECTOR 0xfc
 #define K_RESCHEDULE_VECTOR 0xfd
 /* From arch/x86/include/asm/apicdef.h: fixed and lowest priority are interrupts with a vector. */
 #define K_APIC_DM_LOWEST 0x100
@@ -29,19 +27,13 @@ enum event {
 	EVENT_NONE,
 	EVENT_DEVICE,
 	EVENT_RESCHEDULE,
-	EVENT_CALL,
 };
 
 /* What an interrupt of this vector is. `by_vcpu`: the current thread runs a vCPU of the same VM; `timer`: the vector of the vCPU's timer. */
 static __always_inline u32 event_of(u32 vector, bool by_vcpu, bool linux_guest, u32 timer)
 {
-	if (vector >= K_FIRST_SYSTEM_VECTOR) {
-		if (!linux_guest)
-			return EVENT_NONE;
-		if (vector == K_RESCHEDULE_VECTOR)
-			return EVENT_RESCHEDULE;
-		return vector == K_CALL_FUNCTION_VECTOR || vector == K_CALL_FUNCTION_SINGLE_VECTOR ? EVENT_CALL : EVENT_NONE;
-	}
+	if (vector >= K_FIRST_SYSTEM_VECTOR)
+		return linux_guest && vector == K_RESCHEDULE_VECTOR ? EVENT_RESCHEDULE : EVENT_NONE;
 	if (vector == timer || (by_vcpu && !linux_guest))
 		return EVENT_NONE;
 	return EVENT_DEVICE;

@@ -36,9 +36,8 @@ struct side_cpu {
 	u32 lender;		/* whom a boosted one passes over: a VM's number plus 1, 0: tasks of no VM, NO_LENDER: nobody */
 	u32 confidence;		/* side_task.confidence, for those that want this pCPU */
 	u64 turn_since_ns;	/* when it began to run, or was boosted */
-	/* The task that ran before it. */
-	u32 displaced;		/* it was runnable when it stopped */
-	u32 displaced_vm;
+	u32 displaced_vm;	/* VM of the task that ran before it and was runnable when it stopped; 0: of none */
+	u32 unused;
 };
 
 /* Why a task runs. */

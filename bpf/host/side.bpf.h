@@ -180,7 +180,7 @@ static __always_inline void side_cpu_online(struct cpu_state *c)
 	c->side.yield_to = 0;
 	c->side.forward_to = 0;
 	c->side.boost_to = 0;
-	c->side.displaced = 0;
+	c->side.displaced_vm = 0;
 	c->side.away_since_ns = 0;
 	c->side.left_idle_ns = 0;
 	c->side.share = TANDEM_SCALE;
