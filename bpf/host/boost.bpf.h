@@ -4,7 +4,9 @@
  *
  * KVM says that it delivers an interrupt (interrupt.bpf.h). If the vCPU waits in a queue its pCPU is told its number and interrupted;
  * the dispatch that follows takes that vCPU before all others. If it sleeps it is about to be woken, and preempts. Either way it runs for
- * a millisecond, and for another one as long as it does I/O, eight at most. What that costs is in the books (debt.bpf.h).
+ * a millisecond, and for another one until it answers (answer.bpf.h), or as long as it does I/O all the time
+ * (policy/host/io.h), eight at most. If a sibling usually answers, that one comes first on its own pCPU, too. What all this costs is
+ * in the books (debt.bpf.h).
  *
  * It does not change where an interrupt goes: the kernel lets no program do that. Where two that do I/O want the same pCPU one takes the
  * place of a sibling that computes on another pCPU, if there is one. The sibling stays there until load balance moves it.
@@ -12,7 +14,7 @@
 #ifndef TANDEM_HOST_BOOST_BPF_H
 #define TANDEM_HOST_BOOST_BPF_H
 
-#include "debt.bpf.h"
+#include "answer.bpf.h"
 #include "yield.bpf.h"
 #include "../core/serve.bpf.h"
 
@@ -237,12 +239,14 @@ static __always_inline void turn_of_vcpu(struct task_struct *p, struct task_stat
 }
 
 /* p stops. */
-static __always_inline void turn_of_vcpu_ends(const struct task_state *t, struct cpu_state *c, bool runnable)
+static __always_inline void turn_of_vcpu_ends(struct task_state *t, struct cpu_state *c, bool runnable)
 {
 	/* One that is boosted itself has passed over somebody, who now waits for the next one. */
 	u32 vm = c->side.turn == TURN_BOOSTED && c->side.lender != NO_LENDER ? c->side.lender : t->side.vm;
 
 	c->side.displaced_vm = runnable ? vm : 0;
+	if (t->side.owes_answer)
+		t->side.owes_answer = 0;
 }
 
 /* The turn of prev is over and another task comes first. Does prev do I/O, and go on for that? */
@@ -252,7 +256,7 @@ static __always_inline bool extends(struct task_struct *prev, struct task_state 
 
 	if (!vm || !vm_uses(t, VM_BOOST) || c->side.boosts_in_row >= TANDEM_BOOSTS_IN_ROW_MAX || overtaken() || t->class != CLASS_NORMAL ||
 	    t->run_cpu != cpu || !k_allowed(prev, cpu) ||
-	    !goes_on_for_io(is_at_io(t), sub_floor_u64(now, c->side.turn_since_ns), room_ns(t, vm)) || out_of_quota(prev, t, now))
+	    !goes_on_for_io(io_goes_on(t), sub_floor_u64(now, c->side.turn_since_ns), room_ns(t, vm)) || out_of_quota(prev, t, now))
 		return false;
 	if (c->side.turn != TURN_BOOSTED) {
 		c->side.turn = TURN_BOOSTED;

@@ -8,7 +8,8 @@
  *
  *   device interrupt, kick    an event of I/O, and the VM does some
  *   reschedule IPI            one, if it is near the VM's last event of a device
- *   call-function IPI         none: its sender waits for the receiver, and yields to it
+ *   call-function IPI         none: its sender waits for the receiver, and yields to it. One for a single receiver may wake a task
+ *                             there, and is an event if its sender owes an answer
  *
  * What it does not see: what hardware delivers without KVM (posted interrupts, AVIC), and doorbells that are mapped into the guest.
  */
@@ -18,22 +19,26 @@
 #include "boost.bpf.h"
 
 /* From arch/x86/include/asm/irq_vectors.h: the same in all Linux guests. */
-#define K_FIRST_SYSTEM_VECTOR 0xec
 #define K_RESCHEDULE_VECTOR 0xfd
-/* From arch/x86/include/asm/apicdef.h: fixed and lowest priority are interrupts with a vector. */
-#define K_APIC_DM_LOWEST 0x100
+#define K_CALL_SINGLE_VECTOR 0xfb
 
 enum event {
 	EVENT_NONE,
 	EVENT_DEVICE,
 	EVENT_RESCHEDULE,
+	EVENT_CALL,
 };
 
 /* What an interrupt of this vector is. `by_vcpu`: the current thread runs a vCPU of the same VM; `timer`: the vector of the vCPU's timer. */
 static __always_inline u32 event_of(u32 vector, bool by_vcpu, bool linux_guest, u32 timer)
 {
-	if (vector >= K_FIRST_SYSTEM_VECTOR)
-		return linux_guest && vector == K_RESCHEDULE_VECTOR ? EVENT_RESCHEDULE : EVENT_NONE;
+	if (vector >= KVM_FIRST_SYSTEM_VECTOR___TANDEM) {
+		if (!linux_guest)
+			return EVENT_NONE;
+		if (vector == K_CALL_SINGLE_VECTOR)
+			return EVENT_CALL;
+		return vector == K_RESCHEDULE_VECTOR ? EVENT_RESCHEDULE : EVENT_NONE;
+	}
 	if (vector == timer || (by_vcpu && !linux_guest))
 		return EVENT_NONE;
 	return EVENT_DEVICE;
@@ -46,25 +51,72 @@ static __always_inline void has_io(struct task_state *t, s32 pid)
 	count_task(CNT_IO_EVENTS, pid);
 }
 
-/* An interrupt for the vCPU that a thread runs. */
-static __always_inline void is_interrupted(struct task_struct *p, struct task_state *t, struct vm_state *vm, u32 event, u64 now)
+/* A vCPU that does not run comes before its turn, now or when it is woken. */
+static __always_inline void comes_for_io(struct task_struct *p, struct task_state *t, struct vm_state *vm, u64 now)
 {
-	bool io = event == EVENT_DEVICE || (event == EVENT_RESCHEDULE && is_near_io(vm->device_at_ns, now));
-	bool waits = t->run_cpu < 0 && queue_cpu(t) >= 0 && !t->throttled_at_ns;
+	if (t->run_cpu >= 0)
+		return;
+	t->side.interrupted = 1;
+	if (queue_cpu(t) >= 0 && !t->throttled_at_ns)
+		asks_to_come(p, t, vm, now);
+}
 
-	if (event == EVENT_DEVICE)
-		vm->device_at_ns = now;
-	if (io && vm_uses(t, VM_BOOST)) {
+/* A sibling will answer what a vCPU of this VM was asked. */
+COLD int sibling_comes_for_io(s32 tid, u32 number, u64 now)
+{
+	struct task_struct *p = bpf_task_from_pid(tid);
+	struct task_state *t;
+	struct vm_state *vm;
+
+	if (!p)
+		return 0;
+	bpf_rcu_read_lock();
+	t = task_state(p);
+	vm = t && t->side.vm == number ? vm_of(t) : NULL;
+	if (vm) {
+		t->side.owes_answer = 1;
+		comes_for_io(p, t, vm, now);
+	}
+	bpf_rcu_read_unlock();
+	bpf_task_release(p);
+	return 0;
+}
+
+/* A device interrupts the vCPU that a thread runs. */
+static __always_inline void device_interrupts(struct task_struct *p, struct task_state *t, struct vm_state *vm, u32 vector, u64 now)
+{
+	s32 tid;
+
+	vm->device_at_ns = now;
+	if (!vm_uses(t, VM_BOOST))
+		return;
+	has_io(t, p->pid);
+	is_asked(t, p->pid, vm, vector);
+	tid = will_answer(t);
+	if (tid == p->pid)
+		t->side.owes_answer = 1;
+	comes_for_io(p, t, vm, now);
+	if (tid && tid != p->pid)
+		sibling_comes_for_io(tid, t->side.vm, now);
+}
+
+/* A sibling sends it an IPI that may wake a task there. */
+static __always_inline void sibling_interrupts(struct task_struct *p, struct task_state *t, struct vm_state *vm, struct task_state *sender,
+					       u32 event, u64 now)
+{
+	bool hands_on = sender->side.owes_answer;
+
+	if (vm_uses(t, VM_BOOST) && (hands_on || (event == EVENT_RESCHEDULE && is_near_io(vm->device_at_ns, now)))) {
 		has_io(t, p->pid);
-		if (t->run_cpu >= 0)
-			return;
-		t->side.interrupted = 1;
-		if (waits)
-			asks_to_come(p, t, vm, now);
+		if (hands_on) {
+			sender->side.owes_answer = 0;
+			t->side.owes_answer = 1;
+		}
+		comes_for_io(p, t, vm, now);
 		return;
 	}
 	/* Who waits for the answer to a call-function IPI yields to the receiver by itself (yield.bpf.h). */
-	if (waits && event == EVENT_RESCHEDULE && vm_uses(t, VM_FORWARD))
+	if (event == EVENT_RESCHEDULE && vm_uses(t, VM_FORWARD) && t->run_cpu < 0 && queue_cpu(t) >= 0 && !t->throttled_at_ns)
 		forward_to(p);
 }
 
@@ -88,8 +140,10 @@ static __noinline int accepted(struct kvm_lapic___tandem *apic, u32 vector)
 		sender = current_state();
 		by_vcpu = sender && sender->side.vm == t->side.vm && sender->side.generation == t->side.generation;
 		event = event_of(vector, by_vcpu, kvm_steal_page(vcpu) != 0, kvm_timer_vector(apic));
-		if (event && (event == EVENT_DEVICE || (by_vcpu && sender != t)))
-			is_interrupted(p, t, vm, event, k_now());
+		if (event == EVENT_DEVICE)
+			device_interrupts(p, t, vm, vector, k_now());
+		else if (event && by_vcpu && sender != t)
+			sibling_interrupts(p, t, vm, sender, event, k_now());
 	}
 	bpf_rcu_read_unlock();
 	bpf_task_release(p);
@@ -99,7 +153,7 @@ static __noinline int accepted(struct kvm_lapic___tandem *apic, u32 vector)
 SEC("?fentry/__apic_accept_irq")
 int BPF_PROG(host_interrupt, void *apic, int delivery_mode, int vector)
 {
-	if (delivery_mode & ~K_APIC_DM_LOWEST)
+	if (!kvm_has_vector(delivery_mode))
 		return 0;
 	return accepted(apic, vector & 0xff);
 }
@@ -114,6 +168,7 @@ static __always_inline int kicks(void)
 		return 0;
 	vm->device_at_ns = k_now();
 	has_io(t, k_current_pid());
+	answers(t, k_current_pid(), vm);
 	return 0;
 }
 

@@ -4,6 +4,7 @@
 #define TANDEM_HOST_INTF_H
 
 #include "../../policy/base.h"
+#include "../../policy/host/answer.h"
 #include "../../policy/host/away.h"
 #include "../../policy/host/boost.h"
 #include "../../policy/host/debt.h"
@@ -67,6 +68,13 @@ struct side_task {
 	u32 interrupted;	/* it was interrupted for I/O since it last ran (any CPU) */
 	u32 comes_next;		/* enum turn: why it runs out of turn when it runs next; TURN_OWN: it does not (any CPU) */
 	u64 unlooked_ns;	/* run time since it was looked at last */
+	/* answer.bpf.h. Hints, which any CPU writes. */
+	u8 votes[TANDEM_ANSWER_VECTORS];	/* by vector: its interrupts are answered */
+	struct answerer answerer;	/* who answers them */
+	u32 slot;		/* of its last interrupt's vector, in votes */
+	u32 asked;		/* that one is not answered yet */
+	u32 owes_answer;	/* it is to answer an interrupt, its own or a sibling's, in this turn or the next */
+	u32 unused;
 };
 
 /* The host side's part of a cgroup's record. */
@@ -80,7 +88,7 @@ struct vm_state {
 	u32 pid;		/* process of its VMM */
 	u32 generation;		/* how many VMs have had this record */
 	u32 vcpus;		/* threads that run a vCPU (atomic) */
-	u32 unused;
+	s32 asked_tid;		/* thread of the vCPU that was interrupted last; 0: that was answered (any CPU) */
 	s64 debt_ns;		/* policy/host/debt.h; negative: a credit (atomic) */
 	u64 borrowed_ns;	/* all that was lent to it (atomic) */
 	u64 repaid_ns;		/* all that it has paid (atomic) */

@@ -92,6 +92,10 @@ struct vcpu_vmx___shared {
 #define KVM_PIO_LEGACY_END___TANDEM 0x100
 /* Register of a local APIC that says which vector its timer has. */
 #define KVM_APIC_LVTT___TANDEM 0x320
+/* From arch/x86/include/asm/apicdef.h: interrupts of fixed and of lowest priority have a vector. */
+#define KVM_APIC_DM_LOWEST___TANDEM 0x100
+/* From arch/x86/include/asm/irq_vectors.h: the first of those that Linux guests have for themselves. */
+#define KVM_FIRST_SYSTEM_VECTOR___TANDEM 0xec
 /* Local APICs, I/O APICs and HPETs are in this range of addresses. */
 #define KVM_APICS_FROM___TANDEM 0xfec00000ULL
 #define KVM_APICS_TO___TANDEM 0xff000000ULL
@@ -135,6 +139,12 @@ static __always_inline u32 kvm_timer_vector(struct kvm_lapic___tandem *apic)
 	if (!regs || bpf_probe_read_kernel(&lvtt, sizeof(lvtt), regs + KVM_APIC_LVTT___TANDEM))
 		return 0;
 	return lvtt & 0xff;
+}
+
+/* Has an interrupt that is delivered in this way a vector? */
+static __always_inline bool kvm_has_vector(int delivery_mode)
+{
+	return !(delivery_mode & ~KVM_APIC_DM_LOWEST___TANDEM);
 }
 
 /* Where a vCPU's preempt notifier is in its record. */

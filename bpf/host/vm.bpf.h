@@ -67,6 +67,7 @@ static __always_inline void closes_account(struct vm_state *vm)
 	vm->borrowed_ns = 0;
 	vm->repaid_ns = 0;
 	vm->device_at_ns = 0;
+	vm->asked_tid = 0;
 	vm->wake_used_ns = 0;
 	vm->aged_at_ns = 0;
 }
@@ -241,6 +242,9 @@ static __always_inline void vcpu_of_vm(struct task_state *t, s32 tid, u64 vcpu, 
 	t->side.had_io = 0;
 	t->side.confidence = 0;
 	t->side.interrupted = 0;
+	t->side.asked = 0;
+	t->side.owes_answer = 0;
+	t->side.answerer.votes = 0;
 	t->side.comes_next = TURN_OWN;
 	t->side.generation = vm ? vm->generation : ended_vms;
 	/* The record is believed only with its generation. */

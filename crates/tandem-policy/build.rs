@@ -15,6 +15,7 @@ fn main() {
         .header("../../policy/guest/ivh.h")
         .header("../../policy/guest/rwc.h")
         .header("../../policy/guest/vcpu_limit.h")
+        .header("../../policy/host/answer.h")
         .header("../../policy/host/away.h")
         .header("../../policy/host/boost.h")
         .header("../../policy/host/debt.h")

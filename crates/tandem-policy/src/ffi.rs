@@ -6,7 +6,7 @@ include!(concat!(env!("OUT_DIR"), "/policy.rs"));
 /// Safe wrappers. Units, ranges and sources are documented at the C functions of the same name.
 pub mod safe {
     use super::{
-        boost_rivals, forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view,
+        answerer, boost_rivals, forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view,
         straggler_view, vcpu_limit, vcpu_limit_seen, vcpu_model, vcpu_phase, vcpu_pool,
     };
 
@@ -94,6 +94,9 @@ pub mod safe {
         share_left(share: u32, away: bool, ns: u64) -> u32;
         io_confidence(confidence: u32, points: u32, ticks: u64) -> u32;
         does_io(confidence: u32) -> bool;
+        answer_slot(vector: u32) -> u32;
+        votes_after(votes: u32, favour: bool) -> u32;
+        is_voted(votes: u32) -> bool;
         is_near_io(device_at_ns: u64, now_ns: u64) -> bool;
         loan_room_ns(debt_ns: i64, limit_ns: u64) -> u64;
         lent_ns(service_ns: u64, ahead: bool, debt_ns: i64, limit_ns: u64) -> u64;
@@ -111,6 +114,11 @@ pub mod safe {
     pub fn vcpu_limit_window(vcpu_limit: &mut vcpu_limit, seen: &vcpu_limit_seen, usable: u32) -> u64 {
         // SAFETY: the references are valid for the call and the function keeps no pointer.
         unsafe { super::vcpu_limit_window(vcpu_limit, seen, usable) }
+    }
+
+    pub fn vote_for(answerer: &mut answerer, tid: i32) {
+        // SAFETY: the reference is valid for the call and the function keeps no pointer.
+        unsafe { super::vote_for(answerer, tid) }
     }
 
     pub fn displaces(conflict: u32, rivals: &boost_rivals) -> bool {

@@ -8,8 +8,8 @@ mod ffi;
 pub mod limit;
 
 pub use ffi::{
-    boost_rivals, forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view, straggler_view,
-    vcpu_limit, vcpu_limit_seen, vcpu_model, vcpu_phase, vcpu_pool,
+    answerer, boost_rivals, forecast, ivh_view, place_view, pull_view, rhythm_length, rotation_view,
+    straggler_view, vcpu_limit, vcpu_limit_seen, vcpu_model, vcpu_phase, vcpu_pool,
 };
 
 /// Fixed point of shares: 1024 is one whole pCPU.
@@ -106,6 +106,14 @@ pub mod ivh {
 /// What higher classes leave of a pCPU (`policy/host/away.h`).
 pub mod away {
     pub use crate::ffi::safe::share_left;
+}
+
+/// When I/O is over (`policy/host/answer.h`).
+pub mod answer {
+    pub use crate::ffi::safe::{answer_slot, is_voted, vote_for, votes_after};
+
+    /// Vectors of a vCPU that are told apart.
+    pub const VECTORS: u32 = crate::ffi::TANDEM_ANSWER_VECTORS;
 }
 
 /// Does a vCPU do I/O? (`policy/host/io.h`)

@@ -2,14 +2,15 @@
 #![allow(missing_docs)]
 
 use proptest::prelude::*;
+use tandem_policy::answer::{answer_slot, is_voted, vote_for, votes_after, VECTORS};
 use tandem_policy::boost::{
     displaces, goes_on_for_io, may_wake_fast, wake_use_left_ns, BY_CONFIDENCE, BY_DEBT, NONE,
 };
-use tandem_policy::boost_rivals;
 use tandem_policy::debt::{
     for_others_ns, forgotten_ns, lent_ns, loan_room_ns, of_others_ns, payment_ns, MAX_NS,
 };
 use tandem_policy::io::{does_io, io_confidence, is_near_io, CONFIDENCE_MAX};
+use tandem_policy::{answerer, boost_rivals};
 
 const MS: u64 = 1_000_000;
 
@@ -127,6 +128,41 @@ fn a_turn_is_extended_for_io_within_eight_milliseconds_and_the_limit() {
     assert!(!goes_on_for_io(true, 8 * MS, MAX_NS) && !goes_on_for_io(true, 0, MS - 1));
 }
 
+/// A server: what it receives is answered, what was sent is not. Packets that come while another one is answered count against it, now and then.
+#[test]
+fn which_interrupts_are_answered_is_learned() {
+    let votes = |pattern: &[bool], n: usize| {
+        pattern.iter().cycle().take(n).fold(0, |votes, answered| votes_after(votes, *answered))
+    };
+    assert!(!is_voted(votes(&[true], 3)) && is_voted(votes(&[true], 4)));
+    assert!(is_voted(votes(&[true, true, false], 60)) && !is_voted(votes(&[true, false, false], 60)));
+    let known = votes(&[true], 1000);
+    let lost = (0..).find(|n| !is_voted((0..*n).fold(known, |votes, _| votes_after(votes, false))));
+    assert_eq!(lost, Some(5), "what it was a thousand interrupts ago does not count");
+}
+
+#[test]
+fn the_vcpu_that_answers_most_is_found() {
+    let found = |answers: &[i32]| {
+        let mut found = answerer::default();
+        answers.iter().cycle().take(60).for_each(|tid| vote_for(&mut found, *tid));
+        (found.tid, is_voted(found.votes))
+    };
+    assert_eq!(found(&[7]), (7, true));
+    assert_eq!(found(&[7, 7, 8]), (7, true));
+    assert!(!found(&[7, 8]).1 && !found(&[7, 8, 9]).1, "where all of them answer nobody is expected to");
+    let mut moves = answerer { tid: 7, votes: 8 };
+    (0..16).for_each(|_| vote_for(&mut moves, 8));
+    assert_eq!((moves.tid, is_voted(moves.votes)), (8, true), "the program has moved");
+}
+
+#[test]
+fn vectors_that_follow_one_another_are_told_apart() {
+    let slots: std::collections::BTreeSet<u32> = (0x21..0x21 + VECTORS).map(answer_slot).collect();
+    assert_eq!(slots.len(), VECTORS as usize);
+    assert!(answer_slot(u32::MAX) < VECTORS);
+}
+
 #[test]
 fn the_budget_for_wake_ups_is_two_milliseconds_in_a_hundred() {
     let (budget, mut used, mut got) = (2 * MS, 0, 0);
@@ -190,5 +226,6 @@ proptest! {
         prop_assert!(wake_use_left_ns(a, b, c) <= a);
         prop_assert!(io_confidence((a % 200) as u32, (c % 99) as u32, b) <= CONFIDENCE_MAX.max((a % 200) as u32));
         let _ = (loan_room_ns(debt, a), goes_on_for_io(io, a, b), is_near_io(a, b), may_wake_fast(a, b));
+        prop_assert!(votes_after(a as u32, io) <= a as u32 || io);
     }
 }

@@ -149,6 +149,35 @@ fn a_vm_that_also_computes_answers_at_once_and_pays() {
     assert!(with.owed_after_ns < DEBT_MAX_NS / 2, "{}", with.owed_after_ns);
 }
 
+/// How much longer an answer takes beside two VMs that compute than beside two that do not, ms. Interrupts come to vCPU 0, the program is on `on`.
+fn delay_of_answers(left_out: u32, run_us: f64, on: usize) -> f64 {
+    let [beside, alone] = [true, false].map(|others| {
+        let mut m = machine(left_out);
+        let program = io(&mut m, 1, 25_000.0, run_us);
+        let worlds = [
+            vm(&mut m, "io", true, &[(on, program)]),
+            vm(&mut m, "b", others, &[]),
+            vm(&mut m, "c", others, &[]),
+        ];
+        run(&mut m, 20 * S, worlds[0]);
+        1e3 * 20.0 / rounds(&m, worlds[0], "io") as f64
+    });
+    beside - alone
+}
+
+/// An answer takes longer than a boosted turn, and the vCPU that computes it is not always the one that is interrupted. Nobody sends that
+/// one an IPI: its kernel lets the task that computes go on for a while.
+#[test]
+fn a_boost_lasts_until_the_answer_whoever_gives_it() {
+    for run_us in [1000.0, 3000.0] {
+        for on in [0, 1] {
+            let with = delay_of_answers(0, run_us, on);
+            let without = delay_of_answers(BOOST | FORWARD | FAST_WAKEUP, run_us, on);
+            assert!(3.0 * with < without, "{run_us} us on vCPU {on}: {with} ms, without boosts {without}");
+        }
+    }
+}
+
 /// Both vCPUs do I/O all the time: nobody pays, and the debt ends at its limit. On one pCPU they could pass the neighbour over by turns.
 #[test]
 fn a_vm_that_only_pretends_gains_no_more_than_its_limit() {
