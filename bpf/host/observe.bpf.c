@@ -12,7 +12,8 @@
  *   was ready   from sched_wakeup, or from a switch away from it while it was runnable, until it runs (what the kernel counts
  *               as run delay, /proc/PID/schedstat; VMware's CPU ready)
  *   instead     each CPU remembers its last switches; who ran there during a wait is read off these
- *   answered    from the first interrupt that __apic_accept_irq() accepts for a vCPU which does not run until that runs
+ *   answered    from the first interrupt that __apic_accept_irq() accepts for a vCPU which does not run until that runs; of a device's, if the
+ *               vCPU waits for a CPU, also whether another task began to run there in between
  *   left        kvm_exit, by class of reason; the dearest of all, since exits are frequent, and attached only where somebody reads it
  *
  * This is a program of its own. It needs no sched_ext and works beside any scheduler, so that one instrument measures all of them.
@@ -318,6 +319,7 @@ static __always_inline void switched_out(struct cpu_record *c, struct thread_rec
 	book_run(r, now);
 	/* An interrupt that came while it was switched in. */
 	r->interrupted_ns = 0;
+	r->device_ns = 0;
 	if (runnable) {
 		r->preemptions++;
 		r->ready_since_ns = now;
@@ -345,6 +347,14 @@ static __always_inline void switched_in(struct cpu_record *c, struct thread_reco
 	if (r->interrupted_ns) {
 		note_time(&r->to_run, now > r->interrupted_ns ? now - r->interrupted_ns : 0);
 		r->interrupted_ns = 0;
+	}
+	if (r->device_ns) {
+		/* Its own stretch is the newest; the one before is of the task that ran last. */
+		struct stretch *s = &c->stretches[(c->next - 2) % TAKEN_RUNS];
+
+		note_time(&r->device_to_run, now > r->device_ns ? now - r->device_ns : 0);
+		r->passed_over += s->from_ns > r->device_ns && s->by != TAKEN_UNKNOWN;
+		r->device_ns = 0;
 	}
 	r->running_since_ns = now;
 }
@@ -485,12 +495,13 @@ int BPF_PROG(observe_vcpu_gone, void *v)
 }
 
 SEC("fentry/__apic_accept_irq")
-int BPF_PROG(observe_interrupt, void *a)
+int BPF_PROG(observe_interrupt, void *a, int delivery_mode, int vector)
 {
 	struct kvm_lapic___tandem *apic = a;
 	u64 key = (u64)BPF_CORE_READ(apic, vcpu);
 	u32 *tid = bpf_map_lookup_elem(&vcpus, &key);
 	struct thread_record *r = tid ? bpf_map_lookup_elem(&threads, tid) : NULL;
+	u64 now;
 
 	if (!r)
 		return 0;
@@ -498,8 +509,13 @@ int BPF_PROG(observe_interrupt, void *a)
 	if (r->running_since_ns)
 		return 0;
 	__sync_fetch_and_add(&r->interrupts_off, 1);
+	now = now_ns();
 	if (!r->interrupted_ns)
-		r->interrupted_ns = now_ns();
+		r->interrupted_ns = now;
+	/* Neither its own timer nor an IPI of Linux. */
+	if (r->ready_since_ns && !r->device_ns && kvm_has_vector(delivery_mode) && (vector & 0xff) < KVM_FIRST_SYSTEM_VECTOR___TANDEM &&
+	    (vector & 0xff) != kvm_timer_vector(apic))
+		r->device_ns = now;
 	return 0;
 }
 

@@ -49,6 +49,7 @@ struct thread_record {
 	u64 running_since_ns;	/* 0: it is not on a CPU */
 	u64 ready_since_ns;	/* 0: it does not wait for a CPU */
 	u64 interrupted_ns;	/* first interrupt since it last ran; 0: none */
+	u64 device_ns;		/* first one of a device, while it waited for a CPU; 0: none */
 
 	u64 run_ns;		/* on a CPU, in the guest or outside */
 	u64 ready_ns;		/* runnable, and waiting for a CPU ("CPU ready"): the kernel's run delay, where it counts that */
@@ -58,6 +59,7 @@ struct thread_record {
 	u64 wakeups;		/* it became runnable */
 	u64 interrupts;		/* accepted for it */
 	u64 interrupts_off;	/* ... while it was not running */
+	u64 passed_over;	/* of those of a device that found it waiting: another task began to run before it */
 	u64 polls_won;		/* halts that ended while KVM still polled */
 	u64 exits[NR_EXIT_CLASSES];
 
@@ -67,6 +69,7 @@ struct thread_record {
 
 	struct time_histogram ready;		/* one wait for a CPU each */
 	struct time_histogram to_run;		/* from the interrupt to running */
+	struct time_histogram device_to_run;	/* from the interrupt of a device that found it waiting */
 };
 
 /* Who ran while a VM's vCPUs waited. */

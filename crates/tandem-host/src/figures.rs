@@ -55,6 +55,10 @@ pub struct Thread {
     pub ready: Times,
     /// From an interrupt that found it not running to running.
     pub to_run: Times,
+    /// From an interrupt of a device that found it waiting for a CPU to running.
+    pub device_to_run: Times,
+    /// Of those interrupts, how often another task began to run there before it.
+    pub passed_over: u64,
 }
 
 impl Thread {
@@ -81,6 +85,8 @@ impl Thread {
             steal_ns: r.steal_ns,
             ready: Times::from(&r.ready),
             to_run: Times::from(&r.to_run),
+            device_to_run: Times::from(&r.device_to_run),
+            passed_over: r.passed_over,
         }
     }
 
@@ -114,6 +120,8 @@ impl Thread {
             steal_ns: self.steal_ns.saturating_sub(earlier.steal_ns),
             ready: self.ready.since(&earlier.ready),
             to_run: self.to_run.since(&earlier.to_run),
+            device_to_run: self.device_to_run.since(&earlier.device_to_run),
+            passed_over: self.passed_over.saturating_sub(earlier.passed_over),
             exits,
             ..self.clone()
         }
@@ -182,6 +190,10 @@ pub struct OfVcpus {
     pub steal_pct: f64,
     /// From an interrupt that found its vCPU not running to running.
     pub interrupt_to_run: Times,
+    /// From an interrupt of a device that found its vCPU waiting for a CPU to running.
+    pub device_interrupt_to_run: Times,
+    /// Of those, the part for which another task began to run on that pCPU before the vCPU, percent; 0 as well: there were none.
+    pub passed_over_pct: f64,
     /// Each wait for a CPU.
     pub ready: Times,
     /// Interrupts per second, all and those that found their vCPU not running.
@@ -199,10 +211,14 @@ impl OfVcpus {
             vcpus.iter().fold(Times::default(), |sum, thread| sum.with(of(thread)))
         };
         let exits = |class: usize| per_s(vcpus.iter().map(|thread| thread.exits[class]).sum(), interval_ns);
+        let device = all(|thread| &thread.device_to_run);
         let classes = EXITS.iter().enumerate().map(|(class, name)| (*name, exits(class)));
         Self {
             steal_pct: pct(sum(vcpus, |thread| thread.steal_ns), interval_ns) / vcpus.len().max(1) as f64,
             interrupt_to_run: all(|thread| &thread.to_run),
+            passed_over_pct: 100.0 * sum(vcpus, |thread| thread.passed_over) as f64
+                / device.count.max(1) as f64,
+            device_interrupt_to_run: device,
             ready: all(|thread| &thread.ready),
             interrupts_per_s: [rate(|thread| thread.interrupts), rate(|thread| thread.interrupts_off)],
             halts_per_s: [exits(intf::exit_class_EXIT_HALT as usize), rate(|thread| thread.polls_won)],
@@ -409,6 +425,8 @@ pub(crate) mod tests {
             steal_ns: 0,
             ready: Times::default(),
             to_run: Times::default(),
+            device_to_run: Times::default(),
+            passed_over: 0,
         }
     }
 
@@ -491,6 +509,20 @@ pub(crate) mod tests {
         }
         other.not_below(&earlier);
         assert!(other.threads.values().all(|thread| thread.run_ns == 0));
+    }
+
+    #[test]
+    fn interrupts_of_devices_are_told_apart_and_who_passed_them_over() {
+        let (mut earlier, mut later) = two_vms();
+        let times = |count: u64| Times { count, sum_ns: count * 2_000, ..Times::default() };
+        for (snapshot, count, passed_over) in [(&mut earlier, 10, 3), (&mut later, 30, 4)] {
+            let thread = snapshot.threads.get_mut(&11).unwrap();
+            (thread.device_to_run, thread.passed_over) = (times(count), passed_over);
+        }
+        later.threads.get_mut(&12).unwrap().device_to_run = times(5);
+        let vms = between(&earlier, &later, label).vms;
+        assert_eq!(vms[0].of_vcpus.device_interrupt_to_run, times(25));
+        assert_eq!((vms[0].of_vcpus.passed_over_pct, vms[1].of_vcpus.passed_over_pct), (4.0, 0.0));
     }
 
     #[test]

@@ -25,7 +25,7 @@ type DebtFigure = (&'static str, &'static str, &'static str, fn(&VmStats) -> f64
 
 const SECONDS: &str = "seconds";
 const NS_PER_S: f64 = 1e9;
-const OF_VCPUS: [Figure; 7] = [
+const OF_VCPUS: [Figure; 8] = [
     ("time", SECONDS, "CPU time of the vCPU's thread", |t| t.run_ns as f64 / NS_PER_S),
     ("delay", SECONDS, "Time for which the vCPU was runnable and waited for a pCPU", |t| {
         t.ready_ns as f64 / NS_PER_S
@@ -35,6 +35,12 @@ const OF_VCPUS: [Figure; 7] = [
     ("wakeups", "", "How often the vCPU became runnable", |t| t.wakeups as f64),
     ("interrupts", "", "Interrupts accepted for the vCPU", |t| t.interrupts as f64),
     ("interrupts_waiting", "", "Interrupts that found the vCPU not running", |t| t.interrupts_off as f64),
+    (
+        "passed_over",
+        "",
+        "Interrupts of devices that found the vCPU waiting for a pCPU on which another task began to run before it",
+        |t| t.passed_over as f64,
+    ),
 ];
 
 /// OpenMetrics text.
@@ -43,6 +49,29 @@ pub fn render(totals: &Totals) -> String {
     of_vms(totals, &mut text);
     text.push_str("# EOF\n");
     text
+}
+
+/// A histogram of each vCPU.
+fn histogram(
+    text: &mut String,
+    name: &str,
+    help: &str,
+    vcpus: &[(String, &Thread)],
+    of: fn(&Thread) -> &crate::times::Times,
+) {
+    head(text, name, "histogram", SECONDS, help);
+    for (labels, thread) in vcpus {
+        let times = of(thread);
+        let mut below = 0;
+        for (bucket, count) in times.buckets.iter().enumerate() {
+            below += count;
+            let bound_s = (1_u64 << bucket) as f64 / 1e6;
+            let bound = if bucket + 1 == times.buckets.len() { "+Inf".into() } else { bound_s.to_string() };
+            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {below}");
+        }
+        let _ = writeln!(text, "{name}_sum{{{labels}}} {}", times.sum_ns as f64 / NS_PER_S);
+        let _ = writeln!(text, "{name}_count{{{labels}}} {below}");
+    }
 }
 
 /// The families that tell of VMs.
@@ -66,26 +95,20 @@ pub(crate) fn of_vms(totals: &Totals, text: &mut String) {
             let _ = writeln!(text, "{name}_total{{{labels},reason=\"{class}\"}} {count}");
         }
     }
-    let name = "tandem_domain_vcpu_interrupt_to_run_seconds";
-    head(
+    histogram(
         text,
-        name,
-        "histogram",
-        SECONDS,
+        "tandem_domain_vcpu_interrupt_to_run_seconds",
         "Time from an interrupt that found the vCPU not running to running",
+        &vcpus,
+        |thread| &thread.to_run,
     );
-    for (labels, thread) in &vcpus {
-        let mut below = 0;
-        for (bucket, count) in thread.to_run.buckets.iter().enumerate() {
-            below += count;
-            let bound_s = (1_u64 << bucket) as f64 / 1e6;
-            let bound =
-                if bucket + 1 == thread.to_run.buckets.len() { "+Inf".into() } else { bound_s.to_string() };
-            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {below}");
-        }
-        let _ = writeln!(text, "{name}_sum{{{labels}}} {}", thread.to_run.sum_ns as f64 / NS_PER_S);
-        let _ = writeln!(text, "{name}_count{{{labels}}} {below}");
-    }
+    histogram(
+        text,
+        "tandem_domain_vcpu_device_interrupt_to_run_seconds",
+        "Time from an interrupt of a device that found the vCPU waiting for a pCPU to running",
+        &vcpus,
+        |thread| &thread.device_to_run,
+    );
     let name = "tandem_domain_taken_seconds";
     head(text, name, "counter", SECONDS, "Time for which vCPUs of a domain waited while another one ran");
     for ((vm, taker), ns) in &totals.snapshot.taken_ns {

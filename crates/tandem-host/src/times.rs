@@ -89,10 +89,11 @@ impl Serialize for Times {
         let last = self.buckets.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
         let buckets: Vec<(u64, u64)> =
             self.buckets[..last].iter().enumerate().map(|(i, count)| (1 << i, *count)).collect();
-        let mut map = serializer.serialize_map(Some(5))?;
+        let mut map = serializer.serialize_map(Some(6))?;
         map.serialize_entry("count", &self.count)?;
         map.serialize_entry("mean_us", &us(self.mean_ns()))?;
         map.serialize_entry("p50_us", &us(self.quantile_ns(0.5)))?;
+        map.serialize_entry("p95_us", &us(self.quantile_ns(0.95)))?;
         map.serialize_entry("p99_us", &us(self.quantile_ns(0.99)))?;
         map.serialize_entry("buckets_us", &buckets)?;
         map.end()

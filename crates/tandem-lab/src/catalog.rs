@@ -109,6 +109,8 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "host-uncontended",
     "boost-echo",
     "boost-echo-work",
+    "boost-interrupts",
+    "boost-shares",
     "host-validation",
 );
 
