@@ -26,10 +26,20 @@ fn main() {
     if let Err(error) = trace_layout() {
         panic!("reading the layout of traces failed: {error}");
     }
+    if let Err(error) = current_task() {
+        panic!("building the record of current tasks failed: {error}");
+    }
     if let Err(error) = for_the_kernel("../../bpf/host/observe.h", "../../bpf/host/observe.bpf.c", "observe")
     {
         panic!("building the observer of hosts failed: {error}");
     }
+}
+
+/// Skeleton of a program without an interface of its own.
+fn current_task() -> Result<(), String> {
+    scx_cargo::BpfBuilder::new()
+        .and_then(|mut builder| builder.enable_skel("../../bpf/kit/current.bpf.c", "current").build())
+        .map_err(|error| format!("{error:?}"))
 }
 
 /// Skeleton and bindings.

@@ -54,6 +54,14 @@ pub mod observe {
     include!(concat!(env!("OUT_DIR"), "/observe_skel.rs"));
 }
 
+/// A record of which task each CPU runs (`bpf/kit/current.bpf.c`).
+#[cfg(feature = "skeleton")]
+#[allow(missing_docs, non_upper_case_globals, non_camel_case_types, non_snake_case, dead_code, clippy::all)]
+#[allow(clippy::unwrap_used, clippy::expect_used, unsafe_op_in_unsafe_fn)]
+pub mod current {
+    include!(concat!(env!("OUT_DIR"), "/current_skel.rs"));
+}
+
 /// Native images.
 #[cfg(feature = "native")]
 pub mod native {

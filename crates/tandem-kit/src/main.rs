@@ -11,6 +11,7 @@ mod build;
 mod calibrate;
 mod counted_work;
 mod crew;
+mod current_task;
 mod echo;
 mod gaps;
 mod histogram;
@@ -78,6 +79,8 @@ enum Workload {
     Hop(hop::Args),
     /// Does the guest scheduler know at each moment whether a vCPU is preempted?
     Live(live::Args),
+    /// Records which task each CPU runs, for a host to compare with
+    CurrentTask(current_task::Args),
     /// How often runnable threads of one process share a CPU while another one would be as good
     Siblings(siblings::Args),
     /// A VM of one vCPU, whose thread does something else in between (needs KVM)
@@ -116,6 +119,7 @@ fn main() -> ExitCode {
         Workload::Gaps(args) => gaps::run(&args),
         Workload::Hop(args) => hop::run(&args),
         Workload::Live(args) => live::run(&args),
+        Workload::CurrentTask(args) => current_task::run(&args),
         Workload::Siblings(args) => siblings::run(&args),
         Workload::Vcpu(args) => vcpu::run(&args),
         Workload::Calibrate(args) => calibrate::run(&args),
