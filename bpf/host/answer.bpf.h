@@ -73,10 +73,14 @@ static __always_inline s32 will_answer(struct task_state *t)
 	return is_voted(*votes_of(t)) && is_voted(t->side.answerer.votes) ? t->side.answerer.tid : 0;
 }
 
-/* Does its I/O go on? Until the answer, if it is the one that gives it. */
+/* Does its I/O go on? Until the answer, if it is the one that gives it. Not while the guest runs another task than the one that did it. */
 static __always_inline bool io_goes_on(struct task_state *t)
 {
-	if (does_io(t->side.confidence) || t->side.owes_answer)
+	if (t->side.owes_answer)
+		return true;
+	if (left_io_task(t))
+		return false;
+	if (does_io(t->side.confidence))
 		return true;
 	return !is_voted(*votes_of(t)) && is_at_io(t);
 }

@@ -68,19 +68,25 @@ static __always_inline bool displaces_rival(const struct task_state *t, const st
 COLD s32 place_of_sibling(struct task_struct *p __arg_trusted, s32 cpu)
 {
 	struct task_state *t = task_state(p);
+	s32 found = -1;
 	u32 from = scan_from(), i;
 
 	if (!t)
 		return -1;
+	/* For the verifier, which also sees the timer of posted.bpf.h set up from a sleepable program. */
+	bpf_rcu_read_lock();
 	bpf_for(i, 0, nr_scanned()) {
 		s32 other = cpu_after(from, i);
 		struct cpu_state *c = cpu_state(other);
 
 		if (other != cpu && c && c->online && c->curr_charged_at_ns && c->side.vm == t->side.vm && !c->side.boost_to &&
-		    (c->side.turn == TURN_OWN || c->side.turn == TURN_PAYING) && !does_io(c->side.confidence) && k_allowed(p, other))
-			return other;
+		    (c->side.turn == TURN_OWN || c->side.turn == TURN_PAYING) && !does_io(c->side.confidence) && k_allowed(p, other)) {
+			found = other;
+			break;
+		}
 	}
-	return -1;
+	bpf_rcu_read_unlock();
+	return found;
 }
 
 /* Does a thread of no VM run here that will sleep soon? It may be the very one that serves the vCPU. */
@@ -89,13 +95,13 @@ static __always_inline bool is_served_here(const struct cpu_state *c, u64 now)
 	return c->curr_charged_at_ns && !c->side.vm && curr_burst(c, now) < TANDEM_BOOST_STEP_NS;
 }
 
-/* A vCPU that waits was interrupted, for I/O: does it come next, and where? */
-static __always_inline void asks_to_come(struct task_struct *p, struct task_state *t, struct vm_state *vm, u64 now)
+/* A vCPU that waits, or is on its way into a queue, was interrupted, for I/O: does it come next, and where? */
+static __always_inline void asks_to_come(struct task_struct *p, struct task_state *t, struct vm_state *vm, bool on_its_way, u64 now)
 {
 	s32 cpu = queue_cpu(t), other;
 	struct cpu_state *c = cpu_state(cpu);
 
-	if (!c || !c->online || c->side.away_since_ns || t->class != CLASS_NORMAL || !waits_where_counted(p, t))
+	if (!c || !c->online || c->side.away_since_ns || t->class != CLASS_NORMAL || !(on_its_way || waits_where_counted(p, t)))
 		return;
 	if (!may_boost(p->pid, t, vm, c, now))
 		return;
@@ -118,14 +124,17 @@ static __always_inline void asks_to_come(struct task_struct *p, struct task_stat
 }
 
 /* Whom does a vCPU of this VM that comes before its turn pass over? Nobody, if none of another VM waits. */
-static __always_inline u32 passes_over(const struct cpu_state *c, s32 cpu, u32 vm)
+static __always_inline void passes_over(struct cpu_state *c, s32 cpu, u32 vm)
 {
-	u32 first;
-
-	if (c->side.displaced_vm && c->side.displaced_vm != vm)
-		return c->side.displaced_vm;
-	first = may_wait(c, CLASS_NORMAL) ? vm_of_first(cpu) : NO_LENDER;
-	return first != vm ? first : NO_LENDER;
+	if (c->side.displaced_vm && c->side.displaced_vm != vm) {
+		c->side.lender = c->side.displaced_vm;
+		c->side.lender_weight = c->side.displaced_weight;
+		return;
+	}
+	c->side.lender = may_wait(c, CLASS_NORMAL) ? vm_of_first(cpu) : NO_LENDER;
+	c->side.lender_weight = c->side.first_weight;
+	if (c->side.lender == vm)
+		c->side.lender = NO_LENDER;
 }
 
 /* The vCPU that was interrupted is taken, before all others that wait. Returns whether a task was dispatched. It may run, sleep or wait elsewhere by now. */
@@ -202,6 +211,18 @@ static __always_inline u32 out_of_turn(struct task_struct *p, struct task_state 
 	return wakes_fast(t, vm, now) ? TURN_WOKEN : TURN_OWN;
 }
 
+/*
+ * p goes into the queue of `cpu`. It may have been interrupted when it was on no pCPU and in no queue any more: nobody could be told. One that is woken
+ * on the pCPU of its queue has had its chance (out_of_turn()).
+ */
+static __always_inline void was_missed(struct task_struct *p, struct task_state *t, s32 cpu, u64 enq_flags, u64 now)
+{
+	struct vm_state *vm = t->side.interrupted ? vm_of(t) : NULL;
+
+	if (vm && vm_uses(t, VM_BOOST) && !((enq_flags & SCX_ENQ_WAKEUP) && cpu == scx_bpf_task_cpu(p)))
+		asks_to_come(p, t, vm, true, now);
+}
+
 /* The boosted turn of the current task ends in a moment, unless it does I/O then. Its quota may end it sooner. */
 static __always_inline void step_begins(struct task_struct *p, struct cpu_state *c, s32 cpu, u64 now)
 {
@@ -223,12 +244,13 @@ static __always_inline void turn_of_vcpu(struct task_struct *p, struct task_stat
 	/* Nobody is passed over. */
 	if (why && !may_wait(c, CLASS_NORMAL))
 		why = TURN_OWN;
+	c->side.held = 0;
 	c->side.vm = t->side.vm;
 	c->side.turn = why;
 	c->side.turn_since_ns = now;
 	c->side.confidence = t->side.confidence;
 	if (why) {
-		c->side.lender = passes_over(c, cpu, t->side.vm);
+		passes_over(c, cpu, t->side.vm);
 		c->side.boosts_in_row++;
 		count(c, why == TURN_BOOSTED ? CNT_BOOSTED : CNT_WOKEN_FAST);
 		step_begins(p, c, cpu, now);
@@ -242,9 +264,10 @@ static __always_inline void turn_of_vcpu(struct task_struct *p, struct task_stat
 static __always_inline void turn_of_vcpu_ends(struct task_state *t, struct cpu_state *c, bool runnable)
 {
 	/* One that is boosted itself has passed over somebody, who now waits for the next one. */
-	u32 vm = c->side.turn == TURN_BOOSTED && c->side.lender != NO_LENDER ? c->side.lender : t->side.vm;
+	bool has_lender = c->side.turn == TURN_BOOSTED && c->side.lender != NO_LENDER;
 
-	c->side.displaced_vm = runnable ? vm : 0;
+	c->side.displaced_vm = !runnable ? 0 : has_lender ? c->side.lender : t->side.vm;
+	c->side.displaced_weight = has_lender ? c->side.lender_weight : t->weight;
 	if (t->side.owes_answer)
 		t->side.owes_answer = 0;
 }
@@ -261,6 +284,7 @@ static __always_inline bool extends(struct task_struct *prev, struct task_state 
 	if (c->side.turn != TURN_BOOSTED) {
 		c->side.turn = TURN_BOOSTED;
 		c->side.lender = vm_of_first(cpu);
+		c->side.lender_weight = c->side.first_weight;
 	}
 	c->side.boosts_in_row++;
 	count(c, CNT_EXTENDED);
@@ -276,6 +300,7 @@ static __always_inline void own_turn_goes_on(struct cpu_state *c, u64 now)
 	c->side.turn = TURN_OWN;
 	c->side.turn_since_ns = now;
 	c->side.boosts_in_row = 0;
+	c->side.held = 0;
 }
 
 /* Where no program may interrupt a pCPU, each looks once per millisecond whether a vCPU that waits there was interrupted. */

@@ -22,6 +22,8 @@
 	X(SWAPPED, swapped, "of these, those that ran in the place of a sibling instead") \
 	X(PAID, paid, "turns in which a vCPU paid of its VM's debt") \
 	X(FORWARDED, forwarded, "vCPUs that ran on the time of the sibling that had sent them an IPI") \
+	X(HELD, held, "turns of vCPUs that went on for a moment because their guest's kernel was in a critical section") \
+	X(POSTED, posted, "interrupts found posted for vCPUs that wait, of which KVM did not know") \
 	X(WOKEN_FAST, woken_fast, "vCPUs that came before their turn because they were woken")
 
 #endif

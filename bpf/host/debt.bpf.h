@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The books of what boosts cost (policy/host/debt.h): an account for each VM, and one for all others. A VM that ends leaves what it owes,
- * or is owed, to the latter, and so does what is forgotten. Each entry is in two accounts, so that the sum of all is 0 between any two entries.
+ * The books of what boosts cost (policy/host/debt.h): an account for each VM, and one for all others. That has what those lose and gain who wait
+ * behind the first one, what VMs owe, or are owed, that have ended, and what is forgotten. Each entry is in two accounts, so that the sum of all
+ * is 0 between any two entries.
  */
 #ifndef TANDEM_HOST_DEBT_BPF_H
 #define TANDEM_HOST_DEBT_BPF_H
 
-#include "vm.bpf.h"
-#include "../core/clock.bpf.h"
+#include "inside.bpf.h"
 
 /* Limit of the debt of a task's VM. */
 static __always_inline u64 debt_limit_ns(const struct task_state *t)
@@ -40,6 +40,14 @@ static __always_inline void book(u32 borrower, u32 lender, s64 ns)
 	__sync_fetch_and_sub(is_owed, ns);
 }
 
+/* `borrower` has `ns` of what those had a right to who wait: `of_lender_ns` of it of the first, the rest of the others. */
+static __always_inline void book_waiting(u32 borrower, u32 lender, s64 ns, s64 of_lender_ns)
+{
+	book(borrower, lender, of_lender_ns);
+	if (ns != of_lender_ns)
+		book(borrower, 0, ns - of_lender_ns);
+}
+
 /* Once per second a part of what a VM owes, or is owed, goes to the account of the others: theirs is that of all, and so about nothing. */
 static __always_inline void forgets(u32 number, struct vm_state *vm, u64 now)
 {
@@ -53,11 +61,12 @@ static __always_inline void forgets(u32 number, struct vm_state *vm, u64 now)
 		book(number, 0, -ns);
 }
 
-/* The VM of the first task that waits for a pCPU, 0 for a task of no VM; NO_LENDER: nobody waits. */
+/* The VM of the first task that waits for a pCPU, 0 for a task of no VM; NO_LENDER: nobody waits. Its weight is in first_weight. Call it on that pCPU. */
 COLD u32 vm_of_first(s32 cpu)
 {
 	s32 pid = k_peek_pid(queue_of(cpu, CLASS_NORMAL));
 	struct task_struct *p = pid ? bpf_task_from_pid(pid) : NULL;
+	struct cpu_state *c = cpu_state(cpu);
 	struct task_state *t;
 	u32 vm = NO_LENDER;
 
@@ -65,15 +74,17 @@ COLD u32 vm_of_first(s32 cpu)
 		return NO_LENDER;
 	bpf_rcu_read_lock();
 	t = task_state(p);
-	if (t)
+	if (t && c) {
 		vm = vm_of(t) ? t->side.vm : 0;
+		c->side.first_weight = t->weight;
+	}
 	bpf_rcu_read_unlock();
 	bpf_task_release(p);
 	return vm;
 }
 
 /* A vCPU has run for so long: its confidence changes with each millisecond of run time. */
-static __always_inline void looks_at_io(struct task_state *t, u64 service_ns)
+static __always_inline void looks_at_io(struct task_state *t, struct vm_state *vm, u64 service_ns)
 {
 	u32 points = t->side.io_points, more = points - t->side.io_seen;
 	u64 ticks;
@@ -86,6 +97,7 @@ static __always_inline void looks_at_io(struct task_state *t, u64 service_ns)
 	t->side.io_seen = points;
 	t->side.had_io = more != 0;
 	t->side.confidence = io_confidence(t->side.confidence, more, ticks);
+	shows_page(t, vm);
 }
 
 /* Does it do I/O, by what is known now? */
@@ -95,12 +107,12 @@ static __always_inline bool is_at_io(const struct task_state *t)
 }
 
 /*
- * What a vCPU that does no I/O pays, having run for so long, ns: to the VM whose turn comes next here, if that is owed something. What ended VMs
- * were owed, and what was forgotten, any that waits may have.
+ * What a vCPU that does no I/O pays, having run for so long, ns: to the VM whose turn comes next here, if that is owed something. What the others are
+ * owed, any that waits may have.
  */
 static __always_inline u64 pays_ns(const struct task_state *t, struct vm_state *vm, struct cpu_state *c, s32 cpu, u64 service_ns)
 {
-	u64 ns, weight = c->weight[1];
+	u64 ns, to_first_ns, weight = c->weight[1];
 	u32 to = vm_of_first(cpu);
 
 	if (to == NO_LENDER || to == t->side.vm)
@@ -110,7 +122,8 @@ static __always_inline u64 pays_ns(const struct task_state *t, struct vm_state *
 	ns = payment_ns(of_others_ns(service_ns, t->weight, weight), vm->debt_ns, -*account_of(to));
 	if (!ns)
 		return 0;
-	book(t->side.vm, to, -(s64)ns);
+	to_first_ns = to ? of_one_ns(ns, c->side.first_weight, t->weight, weight) : ns;
+	book_waiting(t->side.vm, to, -(s64)ns, -(s64)to_first_ns);
 	__sync_fetch_and_add(&vm->repaid_ns, ns);
 	if (c->side.turn != TURN_PAYING) {
 		c->side.turn = TURN_PAYING;
@@ -128,7 +141,7 @@ COLD u64 charge_vcpu_ns(struct task_state *t __arg_nonnull, s32 cpu, u64 service
 
 	if (!c || !vm)
 		return service_ns;
-	looks_at_io(t, service_ns);
+	looks_at_io(t, vm, service_ns);
 	c->side.confidence = t->side.confidence;
 	if (vm->debt_ns)
 		forgets(t->side.vm, vm, k_now());
@@ -145,7 +158,7 @@ COLD u64 charge_vcpu_ns(struct task_state *t __arg_nonnull, s32 cpu, u64 service
 			     debt_limit_ns(t));
 		if (!ns)
 			return service_ns;
-		book(t->side.vm, c->side.lender, ns);
+		book_waiting(t->side.vm, c->side.lender, ns, of_one_ns(ns, c->side.lender_weight, t->weight, weight));
 		__sync_fetch_and_add(&vm->borrowed_ns, ns);
 		return sub_floor_u64(service_ns, for_others_ns(ns, t->weight, weight));
 	}

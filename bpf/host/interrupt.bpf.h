@@ -11,7 +11,7 @@
  *   call-function IPI         none: its sender waits for the receiver, and yields to it. One for a single receiver may wake a task
  *                             there, and is an event if its sender owes an answer
  *
- * What it does not see: what hardware delivers without KVM (posted interrupts, AVIC), and doorbells that are mapped into the guest.
+ * What it does not see: what hardware delivers without KVM (posted.bpf.h looks for that), and doorbells that are mapped into the guest.
  */
 #ifndef TANDEM_HOST_INTERRUPT_BPF_H
 #define TANDEM_HOST_INTERRUPT_BPF_H
@@ -32,16 +32,17 @@ enum event {
 /* What an interrupt of this vector is. `by_vcpu`: the current thread runs a vCPU of the same VM; `timer`: the vector of the vCPU's timer. */
 static __always_inline u32 event_of(u32 vector, bool by_vcpu, bool linux_guest, u32 timer)
 {
-	if (vector >= KVM_FIRST_SYSTEM_VECTOR___TANDEM) {
-		if (!linux_guest)
-			return EVENT_NONE;
-		if (vector == K_CALL_SINGLE_VECTOR)
-			return EVENT_CALL;
-		return vector == K_RESCHEDULE_VECTOR ? EVENT_RESCHEDULE : EVENT_NONE;
-	}
-	if (vector == timer || (by_vcpu && !linux_guest))
-		return EVENT_NONE;
-	return EVENT_DEVICE;
+	if (kvm_is_of_device(vector, timer))
+		return by_vcpu && !linux_guest ? EVENT_NONE : EVENT_DEVICE;
+	if (vector == K_CALL_SINGLE_VECTOR)
+		return linux_guest ? EVENT_CALL : EVENT_NONE;
+	return vector == K_RESCHEDULE_VECTOR && linux_guest ? EVENT_RESCHEDULE : EVENT_NONE;
+}
+
+/* Does it wait in a queue, and may it run? */
+static __always_inline bool waits_to_run(const struct task_state *t)
+{
+	return t->run_cpu < 0 && queue_cpu(t) >= 0 && !t->throttled_at_ns;
 }
 
 /* A vCPU has an event of I/O. */
@@ -57,8 +58,8 @@ static __always_inline void comes_for_io(struct task_struct *p, struct task_stat
 	if (t->run_cpu >= 0)
 		return;
 	t->side.interrupted = 1;
-	if (queue_cpu(t) >= 0 && !t->throttled_at_ns)
-		asks_to_come(p, t, vm, now);
+	if (waits_to_run(t))
+		asks_to_come(p, t, vm, false, now);
 }
 
 /* A sibling will answer what a vCPU of this VM was asked. */
@@ -116,7 +117,7 @@ static __always_inline void sibling_interrupts(struct task_struct *p, struct tas
 		return;
 	}
 	/* Who waits for the answer to a call-function IPI yields to the receiver by itself (yield.bpf.h). */
-	if (event == EVENT_RESCHEDULE && vm_uses(t, VM_FORWARD) && t->run_cpu < 0 && queue_cpu(t) >= 0 && !t->throttled_at_ns)
+	if (event == EVENT_RESCHEDULE && vm_uses(t, VM_FORWARD) && waits_to_run(t))
 		forward_to(p);
 }
 
@@ -168,6 +169,7 @@ static __always_inline int kicks(void)
 		return 0;
 	vm->device_at_ns = k_now();
 	has_io(t, k_current_pid());
+	t->side.io_task = task_inside(t);
 	answers(t, k_current_pid(), vm);
 	return 0;
 }

@@ -8,13 +8,18 @@
 #include "../../policy/host/away.h"
 #include "../../policy/host/boost.h"
 #include "../../policy/host/debt.h"
+#include "../../policy/host/inside.h"
 #include "../../policy/host/io.h"
+#include "../../policy/host/posted.h"
 #include "counters.h"
 
 /* VMs that have a record of their own; the vCPUs of further ones are scheduled as any other thread. */
 #define MAX_VMS 1024
 /* pCPUs for which siblings are counted; a power of two. On larger hosts several pCPUs share a count. */
 #define MAX_PLACES 1024
+
+/* vCPUs of a VM of which the daemon is told where their guest reads its steal time; a power of two. */
+#define KNOWN_PAGES 8
 
 /* The host side's part of a pCPU's record. */
 struct side_cpu {
@@ -35,10 +40,15 @@ struct side_cpu {
 	u32 vm;			/* its VM: side_task.vm */
 	u32 turn;		/* enum turn: why it runs */
 	u32 lender;		/* whom a boosted one passes over: a VM's number plus 1, 0: tasks of no VM, NO_LENDER: nobody */
+	u64 lender_weight;	/* weight of the task that is passed over */
 	u32 confidence;		/* side_task.confidence, for those that want this pCPU */
 	u64 turn_since_ns;	/* when it began to run, or was boosted */
 	u32 displaced_vm;	/* VM of the task that ran before it and was runnable when it stopped; 0: of none */
+	u64 displaced_weight;	/* and its weight */
+	u64 first_weight;	/* weight of the task that vm_of_first() has found */
+	u32 held;		/* steps for which its turn went on because its guest was in a critical section */
 	u32 unused;
+	u64 posted_at_ns;	/* when this pCPU looks for posted interrupts next; 0: it does not */
 };
 
 /* Why a task runs. */
@@ -74,12 +84,19 @@ struct side_task {
 	u32 slot;		/* of its last interrupt's vector, in votes */
 	u32 asked;		/* that one is not answered yet */
 	u32 owes_answer;	/* it is to answer an interrupt, its own or a sibling's, in this turn or the next */
-	u32 unused;
+	u32 held_votes;		/* turns since the last one that did not come out of a critical section (critical.bpf.h) */
+	u64 io_task;		/* the guest's current task when its vCPU last wrote to a device; 0: not known */
 };
 
 /* The host side's part of a cgroup's record. */
 struct side_group {
 	u32 unused;
+};
+
+/* Where a vCPU's guest reads its steal time; 0: it does not. */
+struct steal_page {
+	u64 hva;		/* in the memory of the VMM */
+	u64 gpa;		/* in that of the guest */
 };
 
 /* A VM. */
@@ -96,6 +113,8 @@ struct vm_state {
 	u64 wake_used_ns;	/* of its budget for wake-ups, at wake_at_ns (atomic) */
 	u64 wake_at_ns;
 	u64 aged_at_ns;		/* when a part of debt_ns was forgotten last (atomic) */
+	u64 misread;		/* words of its memory that were not what they should have been (atomic) */
+	struct steal_page pages[KNOWN_PAGES];	/* by the numbers of vCPUs */
 	u32 at[MAX_PLACES];	/* vCPUs in the queue of each pCPU, running or waiting (atomic) */
 };
 
@@ -108,7 +127,9 @@ enum vm_technique {
 	VM_BOOST = 16,		/* a vCPU that does I/O comes before its turn, and its VM pays for what is beyond its share */
 	VM_FORWARD = 32,	/* a sibling that waits and is sent an IPI runs next on the sender's pCPU */
 	VM_FAST_WAKEUP = 64,	/* a vCPU that is woken comes before its turn, within a budget */
-	VM_OFF_BY_DEFAULT = VM_FORWARD,
+	VM_INTROSPECT = 128,	/* the guest's current task tells that I/O is over */
+	VM_CRITICAL = 256,	/* a turn does not end in a critical section of the guest's kernel */
+	VM_OFF_BY_DEFAULT = VM_FORWARD | VM_CRITICAL,
 };
 
 /* Settings of a VM, written by the daemon. They hold only for the VM that had the record when they were written. */
@@ -120,6 +141,15 @@ struct vm_settings {
 	u64 request_ns;		/* request of its vCPUs; 0: as any other */
 	u64 debt_max_ns;	/* limit of its debt; 0: by its weight */
 	u64 wake_budget_ns;	/* budget for wake-ups; 0: as any other */
+	s32 task_distance;	/* from where the guest reads its steal time to the address of its current task; 0: not known */
+	s32 depth_distance;	/* and to its preemption count, bytes */
+};
+
+/* Whose hardware posts interrupts past KVM (posted.bpf.h). */
+enum posted_by {
+	POSTED_BY_NONE,
+	POSTED_BY_INTEL,
+	POSTED_BY_AMD,
 };
 
 /* Where a vCPU's thread may be found to hold no kernel lock (main.bpf.c, safe.bpf.h). */

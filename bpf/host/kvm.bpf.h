@@ -19,7 +19,10 @@ struct gfn_to_hva_cache___tandem {
 	unsigned long hva;
 };
 
+struct kvm_lapic___tandem;
+
 struct kvm_vcpu_arch___tandem {
+	struct kvm_lapic___tandem *apic;
 	struct {
 		u64 msr_val;
 		struct gfn_to_hva_cache___tandem cache;
@@ -59,6 +62,11 @@ struct vcpu_svm___tandem {
 	struct vmcb___tandem *vmcb;
 };
 
+/* What Intel's processors post interrupts in: 256 bits, one for each vector. (In words of 32 bits, or of 64: the same on x86.) */
+struct pi_desc___tandem {
+	unsigned long pir[4];
+};
+
 /* Intel, likewise. */
 union vmx_exit_reason___tandem {
 	u32 full;
@@ -67,11 +75,13 @@ union vmx_exit_reason___tandem {
 struct vcpu_vmx___tandem {
 	struct kvm_vcpu___tandem vcpu;
 	union vmx_exit_reason___tandem exit_reason;
+	struct pi_desc___tandem pi_desc;
 };
 
-/* Since 6.15 the reason is in a part that VMX and TDX share. */
+/* Since 6.15 this and the reason are in a part that VMX and TDX share. */
 struct vcpu_vt___tandem {
 	union vmx_exit_reason___tandem exit_reason;
+	struct pi_desc___tandem pi_desc;
 };
 
 struct vcpu_vmx___shared {
@@ -85,6 +95,7 @@ struct vcpu_vmx___shared {
 #define KVM_ISA_VMX___TANDEM 1
 #define KVM_ISA_SVM___TANDEM 2
 #define KVM_MSR_ENABLED___TANDEM 1
+#define KVM_STEAL_FLAGS___TANDEM 63ULL
 /* Arguments of kvm_mmio and kvm_pio. */
 #define KVM_TRACE_MMIO_WRITE___TANDEM 2
 #define KVM_PIO_OUT___TANDEM 1
@@ -92,6 +103,8 @@ struct vcpu_vmx___shared {
 #define KVM_PIO_LEGACY_END___TANDEM 0x100
 /* Register of a local APIC that says which vector its timer has. */
 #define KVM_APIC_LVTT___TANDEM 0x320
+/* Its interrupt request register: eight words of 32 bits, one every 16 bytes. */
+#define KVM_APIC_IRR___TANDEM 0x200
 /* From arch/x86/include/asm/apicdef.h: interrupts of fixed and of lowest priority have a vector. */
 #define KVM_APIC_DM_LOWEST___TANDEM 0x100
 /* From arch/x86/include/asm/irq_vectors.h: the first of those that Linux guests have for themselves. */
@@ -147,6 +160,12 @@ static __always_inline bool kvm_has_vector(int delivery_mode)
 	return !(delivery_mode & ~KVM_APIC_DM_LOWEST___TANDEM);
 }
 
+/* Is an interrupt of this vector a device's? Not the vCPU's own timer's, nor one that Linux guests have for themselves. */
+static __always_inline bool kvm_is_of_device(u32 vector, u32 timer)
+{
+	return vector < KVM_FIRST_SYSTEM_VECTOR___TANDEM && vector != timer;
+}
+
 /* Where a vCPU's preempt notifier is in its record. */
 static __always_inline u64 kvm_notifier_offset(void)
 {
@@ -159,6 +178,37 @@ static __always_inline u64 kvm_steal_page(struct kvm_vcpu___tandem *vcpu)
 	if (!(BPF_CORE_READ(vcpu, arch.st.msr_val) & KVM_MSR_ENABLED___TANDEM))
 		return 0;
 	return BPF_CORE_READ(vcpu, arch.st.cache.hva);
+}
+
+/* And where in the guest's own. */
+static __always_inline u64 kvm_steal_gpa(struct kvm_vcpu___tandem *vcpu)
+{
+	return BPF_CORE_READ(vcpu, arch.st.msr_val) & ~KVM_STEAL_FLAGS___TANDEM;
+}
+
+/* What hardware has posted for vCPUs of either maker, without KVM: `word` of 64 vectors each. */
+static __always_inline u64 kvm_posted(struct kvm_vcpu___tandem *vcpu, bool amd, u32 word)
+{
+	struct kvm_lapic___tandem *apic;
+	unsigned long pir[4] = {};
+	u32 low = 0, high = 0;
+	void *regs;
+
+	word &= 3;
+	if (!amd) {
+		if (bpf_core_field_exists(((struct vcpu_vmx___tandem *)0)->pi_desc))
+			BPF_CORE_READ_INTO(&pir, (struct vcpu_vmx___tandem *)vcpu, pi_desc.pir);
+		else if (bpf_core_field_exists(((struct vcpu_vmx___shared *)0)->vt.pi_desc))
+			BPF_CORE_READ_INTO(&pir, (struct vcpu_vmx___shared *)vcpu, vt.pi_desc.pir);
+		return pir[word];
+	}
+	/* AVIC delivers into the registers of the local APIC. What is requested there is no longer so once the guest was entered. */
+	apic = BPF_CORE_READ(vcpu, arch.apic);
+	regs = apic ? BPF_CORE_READ(apic, regs) : NULL;
+	if (!regs || bpf_probe_read_kernel(&low, sizeof(low), regs + KVM_APIC_IRR___TANDEM + 0x20 * word) ||
+	    bpf_probe_read_kernel(&high, sizeof(high), regs + KVM_APIC_IRR___TANDEM + 0x20 * word + 0x10))
+		return 0;
+	return (u64)high << 32 | low;
 }
 
 #endif

@@ -11,17 +11,19 @@
  *   prompt    a vCPU that sleeps often, before one that computes           policy/eevdf.h
  *   yield     to the sibling that KVM names, on the yielder's own time     yield.bpf.h
  *   I/O       a vCPU that is interrupted comes first, and its VM pays      boost.bpf.h, debt.bpf.h
+ *   inside    what the guest runs, read in its memory                      inside.bpf.h, critical.bpf.h
  *   quota     a vCPU out of quota stops where it holds no kernel lock      safe.bpf.h
  *   RT, DL    what higher classes take of a pCPU makes it weaker           policy/host/away.h
  *   order     by virtual deadline within hierarchical weights and quotas   bpf/core
  *   others    emulator, vhost and all other threads have an earlier deadline than vCPUs, and so come first within their weight
  *
- * What it does not do: look into guests, or ask anything of them.
+ * What it does not do: ask anything of guests.
  */
 #include "side.bpf.h"
 #include "place.bpf.h"
 #include "boost.bpf.h"
-#include "interrupt.bpf.h"
+#include "critical.bpf.h"
+#include "posted.bpf.h"
 #include "../core/ops.bpf.h"
 #include "../core/run.bpf.h"
 #include "../core/serve.bpf.h"
@@ -211,6 +213,8 @@ void BPF_STRUCT_OPS(host_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	put_in_order(p, t, c, cpu, now, enq_flags);
+	if (fate != RUNS_SOON)
+		was_missed(p, t, cpu, enq_flags, now);
 	/* The last task there may have gone to sleep meanwhile, and that pCPU looked into its queue before the kernel put p there. */
 	if (fate == WAITS && cpu != scx_bpf_task_cpu(p))
 		k_kick_idle(cpu);
@@ -255,13 +259,15 @@ void BPF_STRUCT_OPS(host_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	}
 	c->side.yields_in_row = 0;
-	if (serve_overdue(c, cpu, now) || (c->side.boost_to && serve_boosted(cpu)))
+	if (serve_overdue(c, cpu, now))
 		return;
 	if (prev && k_wants_to_run(prev))
 		t = task_state(prev);
+	if (c->side.boost_to && ((t && holds(prev, t, c, cpu, now)) || serve_boosted(cpu)))
+		return;
 	if (t)
 		kept = keep(prev, t, c, cpu, now);
-	if (t && !kept && extends(prev, t, c, cpu, now))
+	if (t && !kept && (extends(prev, t, c, cpu, now) || holds(prev, t, c, cpu, now)))
 		return;
 	if (c->pull_from >= 0)
 		pull_for_balance(cpu);
@@ -280,6 +286,7 @@ void BPF_STRUCT_OPS(host_dispatch, s32 cpu, struct task_struct *prev)
 	own_turn_goes_on(c, now);
 	goes_on(prev, t, c, cpu, now);
 	looks_soon(c, cpu, now);
+	looks_for_posted(c, cpu, now);
 }
 
 /*
@@ -329,6 +336,7 @@ void BPF_STRUCT_OPS(host_running, struct task_struct *p)
 	yield_served(p, t, c, cpu, now);
 	turn_of_vcpu(p, t, c, cpu, now);
 	looks_soon(c, cpu, now);
+	looks_for_posted(c, cpu, now);
 	if (t->side.on_debt) {
 		t->side.on_debt = 0;
 		count(c, CNT_ON_DEBT);
@@ -372,6 +380,8 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(host_init)
 	s32 err = core_init(now);
 	u32 i;
 
+	if (!err)
+		err = posted_init();
 	if (err)
 		return err;
 	bpf_for(i, 0, nr_cpu_ids) {

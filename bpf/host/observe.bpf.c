@@ -513,8 +513,7 @@ int BPF_PROG(observe_interrupt, void *a, int delivery_mode, int vector)
 	if (!r->interrupted_ns)
 		r->interrupted_ns = now;
 	/* Neither its own timer nor an IPI of Linux. */
-	if (r->ready_since_ns && !r->device_ns && kvm_has_vector(delivery_mode) && (vector & 0xff) < KVM_FIRST_SYSTEM_VECTOR___TANDEM &&
-	    (vector & 0xff) != kvm_timer_vector(apic))
+	if (r->ready_since_ns && !r->device_ns && kvm_has_vector(delivery_mode) && kvm_is_of_device(vector & 0xff, kvm_timer_vector(apic)))
 		r->device_ns = now;
 	return 0;
 }

@@ -70,6 +70,8 @@ static __always_inline void closes_account(struct vm_state *vm)
 	vm->asked_tid = 0;
 	vm->wake_used_ns = 0;
 	vm->aged_at_ns = 0;
+	vm->misread = 0;
+	__builtin_memset(vm->pages, 0, sizeof(vm->pages));
 }
 
 static __always_inline struct vm_state *vm_state(u32 vm)
@@ -245,6 +247,8 @@ static __always_inline void vcpu_of_vm(struct task_state *t, s32 tid, u64 vcpu, 
 	t->side.asked = 0;
 	t->side.owes_answer = 0;
 	t->side.answerer.votes = 0;
+	t->side.io_task = 0;
+	t->side.held_votes = 0;
 	t->side.comes_next = TURN_OWN;
 	t->side.generation = vm ? vm->generation : ended_vms;
 	/* The record is believed only with its generation. */

@@ -19,6 +19,7 @@ fn main() {
         .header("../../policy/host/away.h")
         .header("../../policy/host/boost.h")
         .header("../../policy/host/debt.h")
+        .header("../../policy/host/inside.h")
         .header("../../policy/host/io.h")
         .wrap_static_fns(true)
         .wrap_static_fns_path(&wrappers)

@@ -3,9 +3,10 @@
  * What a boost costs, and who pays (Anubis, SoCC'23, "Debts").
  *
  * A boosted vCPU is charged as any other until it has had its share. What it runs beyond that is a loan: its v stands still, its VM
- * owes the time, and the VM that waited has it as a credit. vCPUs of a VM with debts that do no I/O pay: where one of a VM with a
+ * owes the time, and the VMs that waited have it as a credit. vCPUs of a VM with debts that do no I/O pay: where one of a VM with a
  * credit waits beside it, such a vCPU is charged twice for what it runs, so that it comes later by as much, and the same amount goes off
- * the debt and off the credit. So at any moment the sum of all debts is the sum of all credits, to the nanosecond. (In the paper the debt is the
+ * the debt and off the credits. Of those that wait the first one is known, which loses and gains what its weight says; the others have an
+ * account in common. So at any moment the sum of all debts is the sum of all credits, to the nanosecond. (In the paper the debt is the
  * unfinished slice of the victim and nobody has a credit; the published code changes it from several CPUs without a lock.)
  *
  * A VM whose debt has reached its limit is not boosted beyond its share until some of it is paid: what a guest can take by pretending to do I/O is
@@ -63,6 +64,15 @@ POLICY u64 of_others_ns(u64 ns, u64 weight, u64 total)
 {
 	u64 part = total > weight ? ((total - weight) >> 10) * TANDEM_SCALE / max_u64(total >> 10, 1) : 0;
 
+	return min_u64(ns, 1ULL << 40) * min_u64(part, TANDEM_SCALE) / TANDEM_SCALE;
+}
+
+/* What of that one of the others loses, which has this weight. */
+POLICY u64 of_one_ns(u64 ns, u64 weight_of_one, u64 weight, u64 total)
+{
+	u64 others = total > weight ? total - weight : 0, part;
+
+	part = weight_of_one < others ? (weight_of_one >> 10) * TANDEM_SCALE / max_u64(others >> 10, 1) : TANDEM_SCALE;
 	return min_u64(ns, 1ULL << 40) * min_u64(part, TANDEM_SCALE) / TANDEM_SCALE;
 }
 

@@ -37,6 +37,17 @@ void sim_set_up(u32 cpu_ids, bool page, u64 request_ns, bool timers, u64 watchdo
 	nr_llcs = llcs;
 }
 
+#define SIM_VMS 4096
+#define SIM_VCPUS 65536
+
+/* What of the per-CPU area of a guest is read. */
+static struct guest_area {
+	u64 steal;
+	u64 task;
+	u32 preempt_count;
+	u32 unused;
+} guest_areas[SIM_VCPUS];
+
 /* What every VM does without; the rest is the guest's. */
 void sim_set_techniques(u32 ivh, bool bvs, bool rwc, bool dedicate, u32 left_out)
 {
@@ -47,16 +58,16 @@ void sim_set_techniques(u32 ivh, bool bvs, bool rwc, bool dedicate, u32 left_out
 
 		if (!s)
 			return;
-		s->valid = left_out != 0;
-		s->off = left_out;
+		s->valid = 1;
+		s->off = left_out ? left_out : VM_OFF_BY_DEFAULT;
+		s->task_distance = offsetof(struct guest_area, task);
+		s->depth_distance = offsetof(struct guest_area, preempt_count);
 	}
 }
 
 /* KVM's records of VMs and their vCPUs: what of them is read. */
-#define SIM_VMS 4096
-#define SIM_VCPUS 65536
 static struct kvm___tandem kvms[SIM_VMS];
-static struct kvm_vcpu___tandem kvm_vcpus[SIM_VCPUS];
+static struct vcpu_vmx___tandem vmx[SIM_VCPUS];
 static struct kvm_lapic___tandem kvm_lapics[SIM_VCPUS];
 static struct {
 	struct pid pid;
@@ -66,18 +77,21 @@ static struct {
 /* The current thread enters KVM's run function for this vCPU of this VM. Returns whether there are records for them. */
 bool sim_runs_vcpu(u32 vm, u32 vcpu)
 {
+	struct kvm_vcpu___tandem *v;
 	u64 ctx[1];
 
 	if (vm >= SIM_VMS || vcpu >= SIM_VCPUS)
 		return false;
-	kvm_vcpus[vcpu].kvm = &kvms[vm];
-	kvm_vcpus[vcpu].wants_to_run = true;
-	kvm_vcpus[vcpu].arch.st.msr_val = KVM_MSR_ENABLED___TANDEM;
-	kvm_vcpus[vcpu].arch.st.cache.hva = 1;
+	v = &vmx[vcpu].vcpu;
+	v->kvm = &kvms[vm];
+	v->vcpu_id = vcpu;
+	v->wants_to_run = true;
+	v->arch.st.msr_val = KVM_MSR_ENABLED___TANDEM;
+	v->arch.st.cache.hva = (u64)&guest_areas[vcpu];
 	kvm_pids[vcpu].pid.numbers[0].nr = k_current_pid();
-	kvm_vcpus[vcpu].pid = &kvm_pids[vcpu].pid;
-	kvm_lapics[vcpu].vcpu = &kvm_vcpus[vcpu];
-	ctx[0] = (u64)&kvm_vcpus[vcpu];
+	v->pid = &kvm_pids[vcpu].pid;
+	kvm_lapics[vcpu].vcpu = v;
+	ctx[0] = (u64)v;
 	host_vcpu_runs(ctx);
 	return true;
 }
@@ -85,17 +99,18 @@ bool sim_runs_vcpu(u32 vm, u32 vcpu)
 /* The current thread is switched in while KVM does something else with this vCPU for it: it sets registers, say. */
 void sim_sets_up_vcpu(u32 vm, u32 vcpu)
 {
-	u64 ctx[1] = { (u64)&kvm_vcpus[vcpu % SIM_VCPUS].preempt_notifier };
+	struct kvm_vcpu___tandem *v = &vmx[vcpu % SIM_VCPUS].vcpu;
+	u64 ctx[1] = { (u64)&v->preempt_notifier };
 
-	kvm_vcpus[vcpu % SIM_VCPUS].kvm = &kvms[vm % SIM_VMS];
-	kvm_vcpus[vcpu % SIM_VCPUS].wants_to_run = false;
+	v->kvm = &kvms[vm % SIM_VMS];
+	v->wants_to_run = false;
 	host_vcpu_comes(ctx);
 }
 
 /* The current thread, in KVM's run function for this vCPU, has been switched in. */
 void sim_vcpu_comes(u32 vcpu)
 {
-	u64 ctx[1] = { (u64)&kvm_vcpus[vcpu % SIM_VCPUS].preempt_notifier };
+	u64 ctx[1] = { (u64)&vmx[vcpu % SIM_VCPUS].vcpu.preempt_notifier };
 
 	host_vcpu_comes(ctx);
 }
@@ -103,7 +118,7 @@ void sim_vcpu_comes(u32 vcpu)
 /* The vCPU of the current thread leaves its guest. */
 void sim_vcpu_exits(u32 vcpu)
 {
-	u64 ctx[2] = { (u64)&kvm_vcpus[vcpu % SIM_VCPUS], KVM_ISA_SVM___TANDEM };
+	u64 ctx[2] = { (u64)&vmx[vcpu % SIM_VCPUS].vcpu, KVM_ISA_SVM___TANDEM };
 
 	host_vcpu_exits(ctx);
 }
@@ -130,6 +145,23 @@ void sim_kick(void)
 	u64 ctx[1] = { 0 };
 
 	host_kick(ctx);
+}
+
+/* The guest's current task on this vCPU, and its preemption count. */
+void sim_guest_runs(u32 vcpu, u64 task, u32 preempt_count)
+{
+	guest_areas[vcpu % SIM_VCPUS].task = task;
+	guest_areas[vcpu % SIM_VCPUS].preempt_count = preempt_count;
+}
+
+/* Hardware posts an interrupt for this vCPU, and KVM is not told. Or, with `taken`, the vCPU has taken it. */
+void sim_posts(u32 vcpu, u32 vector, bool taken)
+{
+	u64 bit = 1ULL << (vector & 63);
+	unsigned long *word = &vmx[vcpu % SIM_VCPUS].pi_desc.pir[vector / 64 & 3];
+
+	posted_by = POSTED_BY_INTEL;
+	*word = taken ? *word & ~bit : *word | bit;
 }
 
 /* What a VM owes, ns; without a number, the tasks of no VM. */

@@ -98,7 +98,7 @@ fn hidden(root: &Path) -> Finding {
         (
             State::Note,
             on.join(", "),
-            "interrupts that the hardware delivers to a vCPU which was preempted are not seen; those of virtio and vhost are",
+            "IPIs that it delivers to a vCPU which was preempted are not seen; interrupts of devices that are passed through are looked for each millisecond; those of virtio and vhost are seen",
         )
     };
     Finding { subject: "interrupts past KVM", state, found, advice }

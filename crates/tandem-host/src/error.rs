@@ -31,6 +31,22 @@ pub enum HostError {
         /// The name.
         name: String,
     },
+    /// It is not known where a guest keeps its current task.
+    #[error("what {vm} runs is not known: {reason}")]
+    NotKnown {
+        /// Its name.
+        vm: String,
+        /// Why.
+        reason: &'static str,
+    },
+    /// The memory of a VMM cannot be read.
+    #[error("cannot read the memory of process {pid}, the VMM: {source}")]
+    Memory {
+        /// The process.
+        pid: u32,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A setting that is not one.
     #[error("{given:?}: {reason}; expected {expected}")]
     Setting {

@@ -1,8 +1,9 @@
 //! The VMs that the scheduler knows: its records, and the settings that it reads.
 
+use crate::inside::{Found, Page};
 use crate::settings::VmSettings;
 use libbpf_rs::{MapCore, MapFlags};
-use std::mem::offset_of;
+use std::mem::{offset_of, size_of};
 use tandem_bpf::host::intf;
 use tandem_daemon::bytes::{u32_at, u64_at};
 use tandem_daemon::DaemonError;
@@ -23,9 +24,23 @@ pub(crate) struct Vm {
     /// All that was lent to it, and all that it has paid, ns.
     pub(crate) borrowed_ns: u64,
     pub(crate) repaid_ns: u64,
+    /// Words of its memory that were not what they should have been.
+    pub(crate) misread: u64,
+    /// Where vCPUs' guests read their steal time; 0: not.
+    pages: [Page; intf::KNOWN_PAGES as usize],
 }
 
 impl Vm {
+    /// Its record, and which of those that had it.
+    pub(crate) fn record(&self) -> (u32, u32) {
+        (self.number, self.generation)
+    }
+
+    /// Where its vCPUs' guests read their steal time, of a few vCPUs.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = Page> + '_ {
+        self.pages.iter().copied().filter(|page| page.hva != 0)
+    }
+
     /// From its record; none: the record is that of another VM than the one with this key by now.
     fn read(record: &[u8], number: u32, kvm: u64) -> Option<Self> {
         let at = |offset| u32_at(record, offset);
@@ -37,6 +52,14 @@ impl Vm {
             debt_ns: u64_at(record, offset_of!(intf::vm_state, debt_ns)) as i64,
             borrowed_ns: u64_at(record, offset_of!(intf::vm_state, borrowed_ns)),
             repaid_ns: u64_at(record, offset_of!(intf::vm_state, repaid_ns)),
+            misread: u64_at(record, offset_of!(intf::vm_state, misread)),
+            pages: std::array::from_fn(|at| {
+                let page = offset_of!(intf::vm_state, pages) + at * size_of::<intf::steal_page>();
+                Page {
+                    hva: u64_at(record, page + offset_of!(intf::steal_page, hva)),
+                    gpa: u64_at(record, page + offset_of!(intf::steal_page, gpa)),
+                }
+            }),
         })
     }
 }
@@ -73,13 +96,17 @@ pub(crate) fn install(
     vm: Vm,
     settings: VmSettings,
     debt_max_ns: u64,
+    found: Option<Found>,
 ) -> Result<(), DaemonError> {
-    let mut record = vec![0u8; std::mem::size_of::<intf::vm_settings>()];
+    let mut record = vec![0u8; size_of::<intf::vm_settings>()];
     let mut put = |at: usize, value: u32| record[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     put(offset_of!(intf::vm_settings, generation), vm.generation);
     put(offset_of!(intf::vm_settings, valid), 1);
     put(offset_of!(intf::vm_settings, off), settings.off);
     put(offset_of!(intf::vm_settings, conflict), settings.conflict.number());
+    let depth = found.and_then(|found| found.depth).unwrap_or(0);
+    put(offset_of!(intf::vm_settings, task_distance), found.map_or(0, |found| found.task) as u32);
+    put(offset_of!(intf::vm_settings, depth_distance), depth as u32);
     let mut put = |at: usize, value: u64| record[at..at + 8].copy_from_slice(&value.to_ne_bytes());
     put(offset_of!(intf::vm_settings, request_ns), settings.slice_us * 1000);
     put(offset_of!(intf::vm_settings, debt_max_ns), debt_max_ns);
@@ -94,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_record_that_has_changed_hands_is_not_believed() {
-        let mut record = vec![0; std::mem::size_of::<intf::vm_state>()];
+        let mut record = vec![0; size_of::<intf::vm_state>()];
         record[..8].copy_from_slice(&7u64.to_ne_bytes());
         record[8..12].copy_from_slice(&42u32.to_ne_bytes());
         assert_eq!(Vm::read(&record, 3, 7).map(|vm| (vm.number, vm.pid)), Some((3, 42)));

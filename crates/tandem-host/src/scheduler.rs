@@ -4,9 +4,11 @@ use crate::affinity::Affinity;
 use crate::entitlement::{entitled, Claim};
 use crate::exits::{Exits, Hooks};
 use crate::figures::VmReport;
+use crate::inside::{Found, Insides, Look};
 use crate::metrics::Totals;
 use crate::observe::kvm_is_there;
 use crate::options::{Fault, HostOptions};
+use crate::posted::posted_by;
 use crate::registry::{self, Vm};
 use crate::settings::{VmSetting, VmSettings};
 use crate::slice;
@@ -61,6 +63,8 @@ const SYSFS_CPU: &str = "/sys/devices/system/cpu";
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Name of the request to set something.
 const ASK_SET: &str = "set";
+/// And where a guest keeps what it runs.
+const ASK_INSIDE: &str = "inside";
 
 /// Loads the scheduler and runs until asked to stop, or until the kernel ejects it. Loads it again when a pCPU comes that was not there, or
 /// when KVM appears.
@@ -91,16 +95,29 @@ pub fn serve(options: &HostOptions) -> Result<(), HostError> {
     life::serve(&mut host, &life)
 }
 
-/// An order: a setting of a VM.
+/// An order, for the VM of a name.
 pub(crate) struct Order {
     vm: String,
-    setting: VmSetting,
+    what: What,
+}
+
+enum What {
+    Set(VmSetting),
+    Inside,
 }
 
 impl Order {
-    fn from_args(args: &Arguments) -> anyhow::Result<Self> {
-        let text = |key: &str| args.get(key).map_or("", String::as_str);
-        Ok(Self { vm: text("vm").chars().take(256).collect(), setting: text("set").parse::<VmSetting>()? })
+    fn set(args: &Arguments) -> anyhow::Result<Self> {
+        let setting = args.get("set").map_or("", String::as_str).parse::<VmSetting>()?;
+        Ok(Self { vm: Self::vm(args), what: What::Set(setting) })
+    }
+
+    fn inside(args: &Arguments) -> anyhow::Result<Self> {
+        Ok(Self { vm: Self::vm(args), what: What::Inside })
+    }
+
+    fn vm(args: &Arguments) -> String {
+        args.get("vm").map_or("", String::as_str).chars().take(256).collect()
     }
 }
 
@@ -112,6 +129,14 @@ pub fn set(vm: &str, setting: &str) -> Result<VmSettings, HostError> {
     // Refused here with the same words.
     setting.parse::<VmSetting>()?;
     Ok(server::ask::<HostReport, _>(ASK_SET, &[("vm", vm.into()), ("set", setting.into())])?)
+}
+
+/// Where the guest of a VM of the running scheduler keeps what it runs.
+///
+/// # Errors
+/// No host scheduler runs, or it does not know.
+pub fn inside(vm: &str) -> Result<Look, HostError> {
+    Ok(server::ask::<HostReport, _>(ASK_INSIDE, &[("vm", vm.into())])?)
 }
 
 /// The VMs of the running scheduler. To ask is what attaches the observer: the first answer takes as long as an interval.
@@ -205,7 +230,7 @@ impl<'o> Side for Host<'o> {
     where
         Self: 'a;
 
-    const ORDERS: Orders<Order> = &[(ASK_SET, Order::from_args)];
+    const ORDERS: Orders<Order> = &[(ASK_SET, Order::set), (ASK_INSIDE, Order::inside)];
 
     fn render(report: &HostReport) -> String {
         report.render()
@@ -286,8 +311,10 @@ struct Running<'a, 'o> {
     entitled: BTreeMap<u32, (f64, f64)>,
     /// When weights are looked at again, which limits of debts depend on.
     next_entitled: Instant,
-    /// Settings that are installed, and the limit of the debt, by the number and the generation of a VM's record.
-    installed: BTreeMap<(u32, u32), (VmSettings, u64)>,
+    /// Where guests keep what they run.
+    insides: Insides,
+    /// Settings that are installed, the limit of the debt, and what was found of the guest, by the number and the generation of a VM's record.
+    installed: BTreeMap<(u32, u32), (VmSettings, u64, Option<Found>)>,
 }
 
 impl<'a, 'o> Running<'a, 'o> {
@@ -341,6 +368,7 @@ impl<'a, 'o> Running<'a, 'o> {
             affinity: Affinity::default(),
             entitled: BTreeMap::new(),
             next_entitled: now,
+            insides: Insides::default(),
             installed: BTreeMap::new(),
         };
         // A request may come before the first step.
@@ -371,15 +399,16 @@ impl<'a, 'o> Running<'a, 'o> {
         if entitle {
             self.entitle(vms);
         }
-        self.installed.retain(|record, _| vms.iter().any(|vm| (vm.number, vm.generation) == *record));
+        self.installed.retain(|record, _| vms.iter().any(|vm| vm.record() == *record));
         for vm in vms {
             let settings = self.host.set.get(&self.name_of(vm, vms)).copied().unwrap_or_default();
             let (weight, _) = self.entitled.get(&vm.number).copied().unwrap_or((100.0, 0.0));
             let debt_max_ns = registry::debt_max_ns(settings, weight);
-            let record = (vm.number, vm.generation);
-            if self.installed.get(&record) != Some(&(settings, debt_max_ns)) {
-                registry::install(&self.skel.maps.settings, *vm, settings, debt_max_ns)?;
-                self.installed.insert(record, (settings, debt_max_ns));
+            let all = (settings, debt_max_ns, self.insides.found(vm));
+            if self.installed.get(&vm.record()) != Some(&all) {
+                let (settings, debt_max_ns, found) = all;
+                registry::install(&self.skel.maps.settings, *vm, settings, debt_max_ns, found)?;
+                self.installed.insert(vm.record(), all);
             }
         }
         Ok(())
@@ -546,6 +575,7 @@ impl Load for Running<'_, '_> {
 
     fn step(&mut self, now: Instant) -> Result<Then, HostError> {
         let vms = self.vms()?;
+        self.insides.step(&vms, now);
         let due = now >= self.next_entitled;
         if due {
             self.next_entitled = now + ENTITLE_EVERY;
@@ -560,6 +590,9 @@ impl Load for Running<'_, '_> {
             return Ok(Then::LoadAgain("a pCPU has come online"));
         }
         self.online = online.len();
+        if let Some(bss) = self.skel.maps.bss_data.as_mut() {
+            bss.posted_by = posted_by(Path::new("/"));
+        }
         self.watch(&vms, now);
         if self.hooks.kvm {
             let limits = self.skel.maps.bss_data.as_ref().is_some_and(|bss| bss.nr_limits > 0);
@@ -574,10 +607,22 @@ impl Load for Running<'_, '_> {
     fn obey(&mut self, order: Order) -> anyhow::Result<Value> {
         let vms = self.vms()?;
         self.greet(&vms, false)?;
-        if !vms.iter().any(|vm| self.name_of(vm, &vms) == order.vm) {
+        let Some(vm) = vms.iter().find(|vm| self.name_of(vm, &vms) == order.vm) else {
             return Err(HostError::NoVm { name: order.vm }.into());
-        }
-        let settings = self.host.set.get(&order.vm).copied().unwrap_or_default().with(order.setting);
+        };
+        let setting = match order.what {
+            What::Set(setting) => setting,
+            What::Inside => {
+                let reason = if vm.pages().next().is_none() {
+                    "its guest does not read its steal time"
+                } else {
+                    "the place is not found yet, or its memory cannot be read"
+                };
+                let found = self.insides.found(vm).ok_or(HostError::NotKnown { vm: order.vm, reason })?;
+                return Ok(serde_json::to_value(Look::new(vm.pid, vm.pages(), found))?);
+            }
+        };
+        let settings = self.host.set.get(&order.vm).copied().unwrap_or_default().with(setting);
         self.host.set.insert(order.vm, settings);
         self.greet(&vms, false)?;
         Ok(serde_json::to_value(settings)?)
@@ -623,6 +668,7 @@ fn load<'a>(
     open.maps.group_load.set_max_entries(cpu_ids.min(intf::MAX_LOAD_CELLS) * intf::MAX_GROUPS)?;
     open.maps.domains.set_max_entries(cpu_ids)?;
     open.maps.slice_timers.set_max_entries(cpu_ids)?;
+    open.maps.posted_timers.set_max_entries(cpu_ids)?;
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         if hooks.has(&name) {

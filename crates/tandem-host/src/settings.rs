@@ -9,7 +9,7 @@ use tandem_bpf::host::intf;
 
 /// What can be set, for messages.
 const KEYS: &str = "slice-us=US (500 to 100000, or default), debt-max-ms=MS (1 to 10000, or default), wake-budget-us=US (1 to 100000, or default), \
-    conflict=confidence|debt|none, or one of apart, yield, safe-points, prompt, boost, forward, fast-wakeup =on|off";
+    conflict=confidence|debt|none, or one of apart, yield, safe-points, prompt, boost, forward, fast-wakeup, introspect, critical =on|off";
 const ON_OFF: &str = "on or off";
 const CONFLICTS: &str = "confidence, debt or none";
 
@@ -92,10 +92,14 @@ pub enum Technique {
     Forward,
     /// A vCPU that is woken comes before its turn, within a budget.
     FastWakeup,
+    /// The guest's current task tells that I/O is over.
+    Introspect,
+    /// A turn does not end in a critical section of the guest's kernel.
+    Critical,
 }
 
 impl Technique {
-    const ALL: [(Technique, &'static str, u32); 7] = [
+    const ALL: [(Technique, &'static str, u32); 9] = [
         (Technique::Apart, "apart", intf::vm_technique_VM_APART),
         (Technique::Yield, "yield", intf::vm_technique_VM_YIELD),
         (Technique::SafePoints, "safe-points", intf::vm_technique_VM_SAFE_POINTS),
@@ -103,6 +107,8 @@ impl Technique {
         (Technique::Boost, "boost", intf::vm_technique_VM_BOOST),
         (Technique::Forward, "forward", intf::vm_technique_VM_FORWARD),
         (Technique::FastWakeup, "fast-wakeup", intf::vm_technique_VM_FAST_WAKEUP),
+        (Technique::Introspect, "introspect", intf::vm_technique_VM_INTROSPECT),
+        (Technique::Critical, "critical", intf::vm_technique_VM_CRITICAL),
     ];
 
     fn bit(self) -> u32 {

@@ -104,9 +104,14 @@ pub mod safe {
         forgotten_ns(debt_ns: i64, seconds: u64) -> i64;
         of_others_ns(ns: u64, weight: u64, total: u64) -> u64;
         for_others_ns(ns: u64, weight: u64, total: u64) -> u64;
+        of_one_ns(ns: u64, weight_of_one: u64, weight: u64, total: u64) -> u64;
         goes_on_for_io(io: bool, ran_ns: u64, room_ns: u64) -> bool;
         wake_use_left_ns(used_ns: u64, elapsed_ns: u64, budget_ns: u64) -> u64;
         may_wake_fast(used_ns: u64, budget_ns: u64) -> bool;
+        is_guest_task(word: u64) -> bool;
+        is_preempt_count(word: u32) -> bool;
+        is_critical(preempt_count: u32) -> bool;
+        may_hold(steps: u32, votes: u32) -> bool;
         takes_normal(bans: u32) -> bool;
         takes_best_effort(bans: u32, stack_busy: bool) -> bool;
     }

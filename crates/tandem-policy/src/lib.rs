@@ -124,10 +124,20 @@ pub mod io {
     pub const CONFIDENCE_MAX: u32 = crate::ffi::TANDEM_IO_CONFIDENCE_MAX;
 }
 
+/// What a guest does, as its own memory says (`policy/host/inside.h`).
+pub mod inside {
+    pub use crate::ffi::safe::{is_critical, is_guest_task, is_preempt_count, may_hold};
+
+    /// So many times a turn goes on because of a critical section.
+    pub const CRITICAL_STEPS_MAX: u32 = crate::ffi::TANDEM_CRITICAL_STEPS_MAX;
+    /// Set in a preemption count while the kernel need not reschedule.
+    pub const NO_RESCHED_BIT: u32 = crate::ffi::K_NO_RESCHED_BIT;
+}
+
 /// What a boost costs, and who pays (`policy/host/debt.h`).
 pub mod debt {
     pub use crate::ffi::safe::{
-        for_others_ns, forgotten_ns, lent_ns, loan_room_ns, of_others_ns, payment_ns,
+        for_others_ns, forgotten_ns, lent_ns, loan_room_ns, of_one_ns, of_others_ns, payment_ns,
     };
 
     /// Limit of the debt of a VM of weight 100, ns.

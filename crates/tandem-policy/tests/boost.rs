@@ -7,7 +7,10 @@ use tandem_policy::boost::{
     displaces, goes_on_for_io, may_wake_fast, wake_use_left_ns, BY_CONFIDENCE, BY_DEBT, NONE,
 };
 use tandem_policy::debt::{
-    for_others_ns, forgotten_ns, lent_ns, loan_room_ns, of_others_ns, payment_ns, MAX_NS,
+    for_others_ns, forgotten_ns, lent_ns, loan_room_ns, of_one_ns, of_others_ns, payment_ns, MAX_NS,
+};
+use tandem_policy::inside::{
+    is_critical, is_guest_task, is_preempt_count, may_hold, CRITICAL_STEPS_MAX, NO_RESCHED_BIT,
 };
 use tandem_policy::io::{does_io, io_confidence, is_near_io, CONFIDENCE_MAX};
 use tandem_policy::{answerer, boost_rivals};
@@ -53,6 +56,32 @@ fn several_milliseconds_at_once_are_as_many_one_by_one() {
 }
 
 #[test]
+fn a_word_of_the_guest_is_believed_only_if_it_can_be_one() {
+    for task in [0xffff_8880_03a4_8000, 0xff11_0001_0000_0040, 0xffff_ffff_8260_d940] {
+        assert!(is_guest_task(task), "{task:x}");
+    }
+    for word in [0, 64, 0x0000_7fff_0000_0000, 0xffff_8880_03a4_8008, u64::MAX] {
+        assert!(!is_guest_task(word), "{word:x}");
+    }
+    // In user mode; with a spinlock; in an interrupt that found user mode; where it has to reschedule.
+    for (word, critical) in
+        [(0x8000_0000, false), (0x8000_0001, true), (0x8001_0000, true), (0, false), (2, true)]
+    {
+        assert!(is_preempt_count(word) && is_critical(word) == critical, "{word:x}");
+    }
+    for word in [0x0100_0000, 0x7fff_ffff, u32::MAX] {
+        assert!(!is_preempt_count(word) && !is_critical(word), "{word:x}");
+    }
+}
+
+#[test]
+fn a_turn_is_held_for_a_while_and_where_others_came_out_in_time() {
+    assert!(!may_hold(0, 0) && !may_hold(0, 3) && may_hold(0, 4));
+    assert_eq!((0..100).take_while(|steps| may_hold(*steps, 8)).count() as u32, CRITICAL_STEPS_MAX);
+    assert!(is_critical(NO_RESCHED_BIT | 1));
+}
+
+#[test]
 fn a_reschedule_ipi_is_io_only_near_a_device() {
     assert!(!is_near_io(0, 3 * MS), "there was no device");
     assert!(is_near_io(10 * MS, 15 * MS) && !is_near_io(10 * MS, 15 * MS + 1));
@@ -94,6 +123,12 @@ fn only_debts_are_paid_and_only_to_who_is_owed_something() {
 fn only_the_part_of_others_is_borrowed() {
     assert_eq!(of_others_ns(1000, 1024, 4096), 750);
     assert_eq!(for_others_ns(750, 1024, 4096), 1000);
+    // Of that one of three that wait has a third, and one that waits alone all.
+    assert_eq!(of_one_ns(750, 1 << 20, 1 << 20, 4 << 20), 249);
+    assert_eq!(
+        (of_one_ns(750, 3 << 20, 1 << 20, 4 << 20), of_one_ns(750, 5 << 20, 1 << 20, 4 << 20)),
+        (750, 750)
+    );
     assert_eq!((of_others_ns(MS, 5, 5), of_others_ns(MS, 5, 0), for_others_ns(MS, 5, 5)), (0, 0, 0));
 }
 
@@ -225,6 +260,7 @@ proptest! {
         prop_assert!(kept.is_some_and(|kept| kept.unsigned_abs() <= debt.unsigned_abs() && kept.signum() * debt.signum() >= 0));
         prop_assert!(wake_use_left_ns(a, b, c) <= a);
         prop_assert!(io_confidence((a % 200) as u32, (c % 99) as u32, b) <= CONFIDENCE_MAX.max((a % 200) as u32));
+        prop_assert!(of_one_ns(a % (1 << 40), b, c, a) <= a % (1 << 40));
         let _ = (loan_room_ns(debt, a), goes_on_for_io(io, a, b), is_near_io(a, b), may_wake_fast(a, b));
         prop_assert!(votes_after(a as u32, io) <= a as u32 || io);
     }

@@ -3,6 +3,7 @@
 
 use std::ffi::CStr;
 use tandem_sim::hardware::{Costs, Hardware};
+use tandem_sim::machine::state::State;
 use tandem_sim::machine::Machine;
 use tandem_sim::program::{Barrier, Device, Program, Step};
 use tandem_sim::random::{Spread, Stream};
@@ -16,6 +17,9 @@ const MOST: u64 = 100_000_000;
 const BOOST: u32 = 16;
 const FORWARD: u32 = 32;
 const FAST_WAKEUP: u32 = 64;
+/// `VM_INTROSPECT` and `VM_CRITICAL` likewise.
+const INTROSPECT: u32 = 128;
+const CRITICAL: u32 = 256;
 /// No technique of that number is known: all are used, also those that are off by default.
 const NOTHING: u32 = 1 << 31;
 /// `TANDEM_DEBT_MAX_NS`.
@@ -224,6 +228,107 @@ fn a_parallel_program_does_no_io() {
         assert!(rounds(&m, meets, "io") > 500);
         assert_eq!([c"io_events", c"boosted"].map(|name| counter(&mut m, name)), [0, 0]);
         assert_eq!(counter(&mut m, c"forwarded") > 0, forwards, "{left_out}");
+    }
+}
+
+/// Two vCPUs that wake each other all the time, beside one that computes on the same pCPUs. Returns how many came before their turn because they were
+/// woken, and the part of the CPU time that the other VM has of what it may have.
+fn ping_pong(left_out: u32) -> (u64, f64) {
+    let mut m = machine(left_out);
+    m.barriers.push(Barrier { size: 2, ..Barrier::default() });
+    let turn = |us: f64| vec![Step::Run(Spread::constant(us)), Step::Barrier(0), Step::Count];
+    let programs = [10.0, 30.0].map(|us| Program { steps: turn(us), ..Program::cpu_bound(1.0) });
+    let [fast, slow] = programs;
+    let worlds = [vm(&mut m, "a", false, &[(0, fast), (1, slow)]), vm(&mut m, "b", true, &[])];
+    run(&mut m, 5 * S, worlds[0]);
+    let part = ran(&m, worlds[1]) / worlds.iter().map(|world| ran(&m, *world)).sum::<f64>() * 2.0;
+    (counter(&mut m, c"woken_fast"), part)
+}
+
+#[test]
+fn vcpus_that_wake_each_other_all_the_time_have_their_budget() {
+    let ((with, part), (without, _)) = (ping_pong(FORWARD), ping_pong(FORWARD | FAST_WAKEUP));
+    assert!(without == 0 && with > 0, "{with} and {without} came before their turn");
+    // 2 ms in each 100 ms: a turn of theirs takes 10 us or more.
+    assert!(with <= 5 * 10 * 200, "{with}");
+    assert!(part > 0.98, "its neighbour has {part} of its part");
+}
+
+/// Bursts of I/O, and after each the task that computes has the vCPU: its turns need not go on any more. Returns how many did, and the answers.
+fn bursts(left_out: u32) -> (u64, u64) {
+    let mut m = machine(left_out);
+    let one = io(&mut m, 1, 300.0, 100.0);
+    let mut steps: Vec<Step> = (0..40).flat_map(|_| one.steps.clone()).collect();
+    steps.push(Step::Sleep(Spread::constant(20_000.0)));
+    let program = Program { steps, ..Program::cpu_bound(1.0) };
+    let worlds = [vm(&mut m, "io", true, &[(0, program)]), vm(&mut m, "b", true, &[])];
+    run(&mut m, 10 * S, worlds[0]);
+    (counter(&mut m, c"extended"), rounds(&m, worlds[0], "io"))
+}
+
+#[test]
+fn io_is_over_when_the_guest_runs_another_task() {
+    let (with, without) = (bursts(0), bursts(FORWARD | CRITICAL | INTROSPECT));
+    assert!(with.0 * 10 < without.0 * 9, "{with:?}, without {without:?}");
+    assert!(with.1 as f64 > 0.98 * without.1 as f64, "{with:?}, without {without:?}");
+}
+
+/// The guests of two VMs that compute: what the first one's preemption count is each half a millisecond. Returns how many turns were held, and the part of the CPU
+/// time that the second one has.
+fn held(left_out: u32, count: fn(u64) -> u32) -> (u64, f64) {
+    let mut m = machine(left_out);
+    let worlds = [vm(&mut m, "a", true, &[]), vm(&mut m, "b", true, &[])];
+    m.guests_show = false;
+    for step in 0..20_000u64 {
+        for at in 0..2 {
+            let task = m.worlds[worlds[0]].cpus[at].vcpu.unwrap();
+            let number = m.number(task).unwrap();
+            let policy = m.worlds[0].policy.as_mut().unwrap();
+            policy.guest_runs(number, 0xffff_8880_0000_4000, 0x8000_0000 | count(step + 7 * at as u64));
+        }
+        m.run((step + 1) * MS / 2, MOST).unwrap();
+    }
+    let part = ran(&m, worlds[1]) / worlds.iter().map(|world| ran(&m, *world)).sum::<f64>() * 2.0;
+    (counter(&mut m, c"held"), part)
+}
+
+#[test]
+fn a_turn_does_not_end_in_a_critical_section() {
+    // A fifth of the time.
+    let short = |step: u64| u32::from(step % 5 == 0);
+    let ((with, part), (without, _)) = (held(FORWARD, short), held(0, short));
+    assert!(with > 100 && without == 0, "{with} held, without {without}");
+    assert!((part - 1.0).abs() < 0.03, "its neighbour has {part} of its part");
+    // A guest that polls while it is idle.
+    assert_eq!(held(FORWARD, |_| 1).0, 0);
+    // A word that can be no count.
+    assert_eq!(held(FORWARD, |_| 0x0100_0001).0, 0);
+}
+
+/// Hardware posts an interrupt for a vCPU that waits, and KVM is not told. Returns how often the pCPUs have found one, and boosts.
+fn posted(vector: u32) -> [u64; 2] {
+    let mut m = machine(0);
+    let worlds = [vm(&mut m, "a", true, &[]), vm(&mut m, "b", true, &[])];
+    for step in 0..500 {
+        let vcpus: Vec<usize> = m.worlds[worlds[0]].cpus.iter().filter_map(|cpu| cpu.vcpu).collect();
+        for task in vcpus {
+            let number = m.number(task).unwrap();
+            // Whoever runs has taken it.
+            let runs = m.tasks[task].state == State::Running;
+            m.worlds[0].policy.as_mut().unwrap().posts(number, vector, runs || step % 10 != 0);
+        }
+        m.run((step + 1) * MS, MOST).unwrap();
+    }
+    [c"posted", c"boosted"].map(|name| counter(&mut m, name))
+}
+
+#[test]
+fn an_interrupt_that_hardware_posts_is_found_while_its_vcpu_waits() {
+    let [found, boosted] = posted(0x31);
+    assert!(found >= 20 && boosted >= 10, "{found} found, {boosted} boosts");
+    // The vCPU's own timer, an IPI of Linux, an exception.
+    for vector in [0xec, 0xfd, 14] {
+        assert_eq!(posted(vector), [0, 0], "{vector:#x}");
     }
 }
 

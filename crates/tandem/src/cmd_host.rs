@@ -15,6 +15,7 @@ use tandem_daemon::exporter::Exporter;
 use tandem_daemon::sys::{catch_termination, termination_requested};
 use tandem_daemon::{server, trace};
 use tandem_host::figures::Report;
+use tandem_host::inside::seen_table;
 use tandem_host::metrics::{self, Totals};
 use tandem_host::observe::kvm_is_there;
 use tandem_host::options::{Fault, HostOptions};
@@ -133,6 +134,24 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Show what the vCPUs of a VM run right now, as its guest's memory says (Linux guests that read their steal time)
+    Inside {
+        /// Its name
+        #[arg(value_name = "VM")]
+        vm: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Compare with what the guest records itself at this address of its memory (tests)
+        #[arg(long, value_name = "GPA", hide = true)]
+        against: Option<u64>,
+        /// So many times
+        #[arg(long, hide = true, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+        samples: u64,
+        /// With a distance that is wrong by so many bytes
+        #[arg(long, hide = true, default_value_t = 0, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-4096..=4096))]
+        off: i32,
+    },
     /// Set something for the VMs of this name, until the daemon ends: slice-us=US|default, apart=on|off, yield=on|off, safe-points=on|off, prompt=on|off
     Set {
         /// Its name
@@ -178,6 +197,19 @@ impl Action {
                 say(&(serde_json::to_string(&scheduler::vms()?).context("writing the VMs")? + "\n"))?
             }
             Action::Vms { json: false } => say(&vms_table(&scheduler::vms()?))?,
+            Action::Inside { vm, against: Some(record), samples, off, .. } => {
+                let agreement = scheduler::inside(&vm)?.agreement(record, samples, off)?;
+                say(&(serde_json::to_string(&agreement).context("writing what agrees")? + "\n"))?
+            }
+            Action::Inside { vm, json, .. } => {
+                let seen = scheduler::inside(&vm)?.look()?;
+                let text = if json {
+                    serde_json::to_string(&seen).context("writing what is seen")? + "\n"
+                } else {
+                    seen_table(&seen)
+                };
+                say(&text)?
+            }
             Action::Set { vm, settings } => {
                 // All or none.
                 settings.iter().try_for_each(|setting| setting.parse::<VmSetting>().map(drop))?;

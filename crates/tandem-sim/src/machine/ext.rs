@@ -100,7 +100,7 @@ impl Machine {
     }
 
     /// Number of a task in its policy; none: no policy schedules it.
-    pub(super) fn number(&self, task: usize) -> Option<usize> {
+    pub fn number(&self, task: usize) -> Option<usize> {
         self.tasks[task].scx.filter(|_| !self.tasks[task].real_time)
     }
 
@@ -291,6 +291,9 @@ impl Machine {
         // A CPU without a tick has one a second, which another CPU takes for it (`sched_tick_remote()`).
         let stopped = self.worlds[world].cpus[cpu].tick_stopped;
         let here = if stopped { usize::from(cpu == 0) % self.worlds[world].cpus.len() } else { cpu };
+        if world == 0 && here == cpu {
+            self.shows_inside(cpu);
+        }
         let left = self.policy(world, here, |policy| {
             policy.tick(here, number);
             policy.slice_ns(number)
@@ -369,6 +372,9 @@ impl Machine {
         let numbers = prev.and_then(|task| self.number(task));
         let goes_on = numbers.filter(|_| prev.is_some_and(|task| self.tasks[task].state == State::Running));
         let mut kept = None;
+        if world == 0 {
+            self.shows_inside(cpu);
+        }
         let next = self.policy(world, cpu, |policy| {
             let has_slice = |policy: &mut Policy| goes_on.is_some_and(|number| policy.slice_ns(number) > 0);
             if has_slice(policy) {

@@ -70,6 +70,8 @@ pub struct Machine {
     pub phases: Vec<Vec<Change>>,
     /// Measurements.
     pub record: crate::record::Record,
+    /// What a host may read in guests' memory is kept as it is. Off, a test writes it.
+    pub guests_show: bool,
     queue: Queue,
     pcpus: Vec<Pcpu>,
     /// pCPUs whose next end of work has to be computed anew.
@@ -141,6 +143,7 @@ impl Machine {
             devices: Vec::new(),
             phases: Vec::new(),
             record: crate::record::Record::default(),
+            guests_show: true,
             queue: Queue::default(),
             pcpus,
             touched: BTreeSet::new(),

@@ -3,6 +3,7 @@
 use super::state::{Account, Done, Kind, State, Work};
 use super::Machine;
 use crate::queue::Irq;
+use tandem_policy::inside::NO_RESCHED_BIT;
 
 /// First limit of halt polling (KVM: `halt_poll_ns_grow_start`). It doubles while longer polling would have helped.
 const POLL_START_NS: u64 = 10_000;
@@ -11,6 +12,10 @@ const VECTOR_DEVICE: u32 = 0x30;
 const VECTOR_CALL_SINGLE: u32 = 0xfb;
 const VECTOR_CALL: u32 = 0xfc;
 const VECTOR_RESCHEDULE: u32 = 0xfd;
+/// Where guests have their tasks: each idle task, then the others.
+const TASKS_FROM: u64 = 0xffff_8880_0000_0000;
+const TASK_BYTES: u64 = 16 << 10;
+const MOST_CPUS: usize = 1 << 16;
 
 impl Machine {
     /// Guest and CPU number of a host task that is a vCPU.
@@ -101,10 +106,28 @@ impl Machine {
         self.policy(0, here, |policy| policy.interrupts(here, number, from, vector));
     }
 
+    /// What the vCPU on a pCPU runs, as its guest's memory says.
+    pub(super) fn shows_inside(&mut self, pcpu: usize) {
+        let Some(task) = self.worlds[0].cpus[pcpu].curr.filter(|_| self.guests_show) else { return };
+        let Some(((world, cpu), number)) = self.vcpu_of(task).zip(self.number(task)) else { return };
+        let guest = &self.worlds[world].cpus[cpu];
+        let of_kernel = |work: &Work| {
+            matches!(work.account, Account::GuestIrq | Account::GuestSwitch | Account::GuestKernel)
+        };
+        // The idle task runs with preemption disabled.
+        let critical = guest.curr.is_none() || guest.work.iter().any(of_kernel);
+        let current = guest.curr.map_or(cpu, |task| MOST_CPUS + task) as u64;
+        let count = NO_RESCHED_BIT | u32::from(critical);
+        if let Some(policy) = self.worlds[0].policy.as_mut() {
+            policy.guest_runs(number, TASKS_FROM + TASK_BYTES * current, count);
+        }
+    }
+
     /// A guest's CPU writes to a device.
     pub(super) fn shows_kick(&mut self, world: usize, cpu: usize) {
         let number = self.worlds[world].cpus[cpu].vcpu.and_then(|task| self.number(task));
         if let (Some(number), Some(pcpu)) = (number, self.pcpu_of(world, cpu)) {
+            self.shows_inside(pcpu);
             self.policy(0, pcpu, |policy| policy.kicks_device(number));
         }
     }

@@ -230,6 +230,11 @@ extern "C" fn bpf_probe_read_kernel(to: *mut c_void, size: u32, from: *const c_v
     0
 }
 
+/// Memory of a guest: what is read of it are variables of the image.
+extern "C" fn bpf_probe_read_user(to: *mut c_void, size: u32, from: *const c_void) -> i64 {
+    bpf_probe_read_kernel(to, size, from)
+}
+
 extern "C" fn bpf_probe_read_kernel_str(to: *mut c_void, size: u32, from: *const c_void) -> i64 {
     if from.is_null() || size == 0 {
         return EFAULT;
@@ -694,6 +699,7 @@ supply!(
     bpf_per_cpu_ptr,
     bpf_probe_read_kernel,
     bpf_probe_read_kernel_str,
+    bpf_probe_read_user,
     bpf_rcu_read_lock,
     bpf_rcu_read_unlock,
     bpf_strncmp,

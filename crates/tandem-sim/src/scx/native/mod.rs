@@ -25,7 +25,7 @@ use std::ptr;
 use tandem_bpf::native::{Side, GUEST, HOST};
 
 /// Maps that the daemon sizes to the number of CPUs.
-const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers", "ivh_timers"];
+const PER_CPU_MAPS: &[&str] = &["cpus", "domains", "slice_timers", "ivh_timers", "posted_timers"];
 
 /// One, in the policy's fixed point (`TANDEM_SCALE` in `policy/base.h`).
 const SCALE: f64 = 1024.0;

@@ -127,6 +127,25 @@ impl Policy {
         }
     }
 
+    /// The guest's current task on the vCPU that a task runs, by its address, and the preemption count there.
+    pub fn guest_runs(&mut self, task: usize, guest_task: u64, preempt_count: u32) {
+        let Some(&vcpu) = self.state.vms.vcpus.get(&task) else { return };
+        // SAFETY: the type is that in native/host.c.
+        let runs = unsafe { function::<extern "C" fn(u32, u64, u32)>(&self.image, "sim_guest_runs") };
+        if let Ok(runs) = runs {
+            runs(vcpu, guest_task, preempt_count);
+        }
+    }
+
+    /// Hardware posts an interrupt for the vCPU that a task runs, and KVM is not told; or the vCPU has taken it.
+    pub fn posts(&mut self, task: usize, vector: u32, taken: bool) {
+        let Some(&vcpu) = self.state.vms.vcpus.get(&task) else { return };
+        // SAFETY: the type is that in native/host.c.
+        if let Ok(posts) = unsafe { function::<extern "C" fn(u32, u32, bool)>(&self.image, "sim_posts") } {
+            posts(vcpu, vector, taken);
+        }
+    }
+
     /// What a VM owes for its boosts, ns; negative: what it is owed.
     pub fn debt_of(&mut self, vm: u32) -> i64 {
         // SAFETY: the type is that in native/host.c.
