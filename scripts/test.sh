@@ -42,7 +42,7 @@ lab() { # experiment arguments...
     esac
 }
 
-for experiment in test-load test-guest test-techniques test-faults test-reports test-away test-hotplug test-nested test-observe test-host test-host-boots test-host-faults test-host-resets test-host-quota test-boost test-host-kvm test-vcpu-limit test-probe test-torture; do
+for experiment in test-load test-guest test-techniques test-faults test-reports test-away test-hotplug test-nested test-observe test-host test-host-boots test-host-faults test-host-resets test-host-quota test-boost test-inside test-host-kvm test-vcpu-limit test-probe test-torture; do
     lab "$experiment"
 done
 

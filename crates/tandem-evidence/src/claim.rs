@@ -219,7 +219,7 @@ impl Book {
             match (names, repeated) {
                 ([], _) => Some(format!("{:?}: it names no metric", claim.text)),
                 (_, Some((_, name))) => Some(format!("{:?}: it names {name:?} twice", claim.text)),
-                _ if claim.against.as_ref() == Some(&claim.arm) => {
+                _ if claim.against.as_ref() == Some(&claim.arm) && claim.over.is_none() => {
                     Some(format!("{:?}: {:?} is compared with itself", claim.text, claim.arm))
                 }
                 _ => claim.meaningless().map(|why| format!("{:?}: {why}", claim.text)),

@@ -91,6 +91,8 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "test-host-quota",
     "test-host-kvm",
     "test-boost",
+    "test-inside",
+    "boost-critical",
     "demo-host",
     "host-weights",
     "host-weights-libvirt",
@@ -111,6 +113,10 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "boost-echo-work",
     "boost-interrupts",
     "boost-shares",
+    "boost-throughput",
+    "boost-hostile",
+    "boost-wakeups-8",
+    "boost-wakeups-32",
     "host-validation",
 );
 
