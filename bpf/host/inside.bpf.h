@@ -56,7 +56,7 @@ COLD bool is_critical_inside(struct task_state *t __arg_nonnull)
 static __always_inline void shows_page(const struct task_state *t, struct vm_state *vm)
 {
 	struct kvm_vcpu___tandem *vcpu = (struct kvm_vcpu___tandem *)t->side.vcpu;
-	struct steal_page *page = &vm->pages[(u32)BPF_CORE_READ(vcpu, vcpu_id) & (KNOWN_PAGES - 1)];
+	struct steal_page *page = &vm->pages[kvm_vcpu_number(vcpu) & (KNOWN_PAGES - 1)];
 	u64 hva = kvm_steal_page(vcpu);
 
 	if (page->hva == hva)

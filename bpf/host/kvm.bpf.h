@@ -4,7 +4,8 @@
  *
  * KVM is a module. The kernel's header that this is compiled with has no KVM in it, so the few fields that are read are declared
  * here and found by name in the module's own type information when the object is loaded. A field that has moved between
- * kernels has two declarations; which of them holds is asked for by field, never by version.
+ * kernels has two declarations; which of them holds is asked for by field, never by version. The scheduler is also loaded while there is no KVM:
+ * what its own programs read, and not only those that hang in KVM, asks whether the field is there at all.
  */
 #ifndef TANDEM_HOST_KVM_BPF_H
 #define TANDEM_HOST_KVM_BPF_H
@@ -143,10 +144,28 @@ static __always_inline s32 kvm_tid_of(struct kvm_vcpu___tandem *vcpu)
 	return pid ? BPF_CORE_READ(pid, numbers[0].nr) : 0;
 }
 
+/* Registers of a local APIC. */
+static __always_inline void *kvm_apic_regs(struct kvm_lapic___tandem *apic)
+{
+	return apic && bpf_core_field_exists(apic->regs) ? BPF_CORE_READ(apic, regs) : NULL;
+}
+
+/* Local APIC of a vCPU, if KVM emulates it. */
+static __always_inline struct kvm_lapic___tandem *kvm_apic_of(struct kvm_vcpu___tandem *vcpu)
+{
+	return bpf_core_field_exists(vcpu->arch.apic) ? BPF_CORE_READ(vcpu, arch.apic) : NULL;
+}
+
+/* Number of a vCPU in its VM. */
+static __always_inline u32 kvm_vcpu_number(struct kvm_vcpu___tandem *vcpu)
+{
+	return bpf_core_field_exists(vcpu->vcpu_id) ? BPF_CORE_READ(vcpu, vcpu_id) : 0;
+}
+
 /* Vector of a local APIC's timer. */
 static __always_inline u32 kvm_timer_vector(struct kvm_lapic___tandem *apic)
 {
-	void *regs = BPF_CORE_READ(apic, regs);
+	void *regs = kvm_apic_regs(apic);
 	u32 lvtt = 0;
 
 	if (!regs || bpf_probe_read_kernel(&lvtt, sizeof(lvtt), regs + KVM_APIC_LVTT___TANDEM))
@@ -175,7 +194,8 @@ static __always_inline u64 kvm_notifier_offset(void)
 /* Where in the VMM's memory the guest reads its steal time; 0: the guest does not ask for it. */
 static __always_inline u64 kvm_steal_page(struct kvm_vcpu___tandem *vcpu)
 {
-	if (!(BPF_CORE_READ(vcpu, arch.st.msr_val) & KVM_MSR_ENABLED___TANDEM))
+	if (!bpf_core_field_exists(vcpu->arch.st.msr_val) || !bpf_core_field_exists(vcpu->arch.st.cache.hva) ||
+	    !(BPF_CORE_READ(vcpu, arch.st.msr_val) & KVM_MSR_ENABLED___TANDEM))
 		return 0;
 	return BPF_CORE_READ(vcpu, arch.st.cache.hva);
 }
@@ -183,13 +203,12 @@ static __always_inline u64 kvm_steal_page(struct kvm_vcpu___tandem *vcpu)
 /* And where in the guest's own. */
 static __always_inline u64 kvm_steal_gpa(struct kvm_vcpu___tandem *vcpu)
 {
-	return BPF_CORE_READ(vcpu, arch.st.msr_val) & ~KVM_STEAL_FLAGS___TANDEM;
+	return bpf_core_field_exists(vcpu->arch.st.msr_val) ? BPF_CORE_READ(vcpu, arch.st.msr_val) & ~KVM_STEAL_FLAGS___TANDEM : 0;
 }
 
 /* What hardware has posted for vCPUs of either maker, without KVM: `word` of 64 vectors each. */
 static __always_inline u64 kvm_posted(struct kvm_vcpu___tandem *vcpu, bool amd, u32 word)
 {
-	struct kvm_lapic___tandem *apic;
 	unsigned long pir[4] = {};
 	u32 low = 0, high = 0;
 	void *regs;
@@ -203,8 +222,7 @@ static __always_inline u64 kvm_posted(struct kvm_vcpu___tandem *vcpu, bool amd, 
 		return pir[word];
 	}
 	/* AVIC delivers into the registers of the local APIC. What is requested there is no longer so once the guest was entered. */
-	apic = BPF_CORE_READ(vcpu, arch.apic);
-	regs = apic ? BPF_CORE_READ(apic, regs) : NULL;
+	regs = kvm_apic_regs(kvm_apic_of(vcpu));
 	if (!regs || bpf_probe_read_kernel(&low, sizeof(low), regs + KVM_APIC_IRR___TANDEM + 0x20 * word) ||
 	    bpf_probe_read_kernel(&high, sizeof(high), regs + KVM_APIC_IRR___TANDEM + 0x20 * word + 0x10))
 		return 0;

@@ -31,8 +31,7 @@ struct {
 /* Vector of a device's interrupt that is posted for a vCPU; 0: there is none. */
 static __always_inline u32 vector_posted_for(struct kvm_vcpu___tandem *vcpu)
 {
-	struct kvm_lapic___tandem *apic = BPF_CORE_READ(vcpu, arch.apic);
-	u32 timer = apic ? kvm_timer_vector(apic) : 0, word, vector;
+	u32 timer = kvm_timer_vector(kvm_apic_of(vcpu)), word, vector;
 
 	bpf_for(word, 0, 4) {
 		vector = posted_vector(kvm_posted(vcpu, posted_by == POSTED_BY_AMD, word), word, KVM_FIRST_SYSTEM_VECTOR___TANDEM, timer);
