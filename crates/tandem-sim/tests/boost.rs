@@ -295,7 +295,7 @@ fn held(left_out: u32, count: fn(u64) -> u32) -> (u64, f64) {
 #[test]
 fn a_turn_does_not_end_in_a_critical_section() {
     // A fifth of the time.
-    let short = |step: u64| u32::from(step % 5 == 0);
+    let short = |step: u64| u32::from(step.is_multiple_of(5));
     let ((with, part), (without, _)) = (held(FORWARD, short), held(0, short));
     assert!(with > 100 && without == 0, "{with} held, without {without}");
     assert!((part - 1.0).abs() < 0.03, "its neighbour has {part} of its part");
