@@ -2,6 +2,7 @@
 
 use crate::hooks::{Hook, Kernel, HOOKS, OF_THE_SCHEDULER};
 use crate::kicks;
+use crate::posted::is_on;
 use std::path::Path;
 use tandem_daemon::finding::{Finding, State};
 
@@ -85,12 +86,8 @@ fn boosts(kernel: &Kernel, may_kick: impl Fn() -> bool) -> Finding {
 
 /// What hardware delivers past KVM.
 fn hidden(root: &Path) -> Finding {
-    let is_on = |parameter: &str| {
-        let value = std::fs::read_to_string(root.join("sys/module").join(parameter)).unwrap_or_default();
-        matches!(value.trim(), "Y" | "1")
-    };
-    let mut on: Vec<&str> =
-        HIDING.iter().filter(|(parameter, _)| is_on(parameter)).map(|(_, name)| *name).collect();
+    let hides = |(parameter, _): &&(&str, &str)| is_on(root, Path::new(parameter)) == Some(true);
+    let mut on: Vec<&str> = HIDING.iter().filter(hides).map(|(_, name)| *name).collect();
     on.dedup();
     let (state, found, advice) = if on.is_empty() {
         (State::Good, "none: KVM sees every interrupt".to_owned(), "")

@@ -18,14 +18,17 @@ pub(crate) fn posted_by(root: &Path) -> u32 {
     if !devices.into_iter().any(|device| device.file_name() != "vfio") {
         return intf::posted_by_POSTED_BY_NONE;
     }
-    let parameter = |path: &Path| std::fs::read_to_string(path).ok();
-    let is_on = |text: &str| matches!(text.trim(), "Y" | "1");
     let posts = |(name, _): &&(&str, u32)| {
-        let path = root.join("sys/module").join(name);
-        let of_devices = parameter(&path.with_file_name(OF_DEVICES));
-        parameter(&path).is_some_and(|text| is_on(&text)) && of_devices.is_none_or(|text| is_on(&text))
+        let of_devices = Path::new(name).with_file_name(OF_DEVICES);
+        is_on(root, Path::new(name)) == Some(true) && is_on(root, &of_devices) != Some(false)
     };
     POSTING.iter().find(posts).map_or(intf::posted_by_POSTED_BY_NONE, |(_, by)| *by)
+}
+
+/// Is a parameter of a kernel module below `root` on, by `MODULE/parameters/NAME`? None: there is no such parameter.
+pub(crate) fn is_on(root: &Path, parameter: &Path) -> Option<bool> {
+    let text = std::fs::read_to_string(root.join("sys/module").join(parameter)).ok()?;
+    Some(matches!(text.trim(), "Y" | "1"))
 }
 
 #[cfg(test)]

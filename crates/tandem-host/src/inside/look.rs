@@ -1,7 +1,6 @@
 //! What the vCPUs of a VM run right now, for people: `tandem host inside`.
 
 use super::memory::{word, Memory};
-use super::names::Names;
 use super::{Found, Page};
 use crate::HostError;
 use serde::{Deserialize, Serialize};
@@ -17,13 +16,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub struct Look {
     /// Process of the VMM.
     pid: u32,
-    /// Where each vCPU's guest reads its steal time, of up to eight: in the VMM's memory, and in the guest's.
-    pages: Vec<(u64, u64)>,
-    /// Distance of the current task, bytes.
-    task: i32,
-    /// Of the preemption count; none: not found.
-    depth: Option<i32>,
-    names: Names,
+    /// Where each vCPU's guest reads its steal time, of up to eight.
+    pages: Vec<Page>,
+    found: Found,
 }
 
 /// What a vCPU runs.
@@ -54,8 +49,7 @@ pub struct Agreement {
 
 impl Look {
     pub(crate) fn new(pid: u32, pages: impl Iterator<Item = Page>, found: Found) -> Self {
-        let Found { task, depth, names } = found;
-        Self { pid, pages: pages.map(|page| (page.hva, page.gpa)).collect(), task, depth, names }
+        Self { pid, pages: pages.collect(), found }
     }
 
     /// What its vCPUs run.
@@ -65,13 +59,14 @@ impl Look {
     pub fn look(&self) -> Result<Vec<Seen>, HostError> {
         let memory = self.memory()?;
         let at = |hva: u64, distance: i32| word(&memory, hva.wrapping_add_signed(distance.into()));
-        let one = |(hva, _): &(u64, u64)| {
-            let task = at(*hva, self.task).filter(|word| is_guest_task(*word));
-            let count = self.depth.and_then(|depth| at(*hva, depth)).map(|word| word as u32);
+        let Found { task, depth, names } = self.found;
+        let one = |page: &Page| {
+            let task = at(page.hva, task).filter(|word| is_guest_task(*word));
+            let count = depth.and_then(|depth| at(page.hva, depth)).map(|word| word as u32);
             let count = count.filter(|count| is_preempt_count(*count));
             Seen {
                 task,
-                name: task.and_then(|task| self.names.of(task, &memory)),
+                name: task.and_then(|task| names.of(task, &memory)),
                 depth: count.map(|count| count & !NO_RESCHED_BIT),
             }
         };
@@ -88,7 +83,7 @@ impl Look {
         let memory = self.memory()?;
         let mut agreement = Agreement::default();
         let mut tasks = BTreeSet::new();
-        let Some(&(hva, gpa)) = self.pages.first() else { return Ok(agreement) };
+        let Some(&Page { hva, gpa }) = self.pages.first() else { return Ok(agreement) };
         let recorded = |cpu: usize| {
             let at = hva.wrapping_add(record.wrapping_add(16 * cpu as u64).wrapping_sub(gpa));
             word(&memory, at).zip(word(&memory, at.wrapping_add(8)))
@@ -100,7 +95,7 @@ impl Look {
             }
             let cpu = sample as usize % self.pages.len();
             let before = recorded(cpu);
-            let read = word(&memory, self.pages[cpu].0.wrapping_add_signed((self.task + off).into()));
+            let read = word(&memory, self.pages[cpu].hva.wrapping_add_signed((self.found.task + off).into()));
             let Some((task, last)) = before.filter(|_| before == recorded(cpu)) else { continue };
             if read == Some(last) && task != last {
                 agreement.switching += 1;
@@ -156,10 +151,12 @@ mod tests {
         let gpa = 0x1000;
         let look = |distance| Look {
             pid: std::process::id(),
-            pages: vec![(page, gpa)],
-            task: distance,
-            depth: None,
-            names: serde_json::from_str(r#"{"to_hva": 0, "offset": 0}"#).unwrap(),
+            pages: vec![Page { hva: page, gpa }],
+            found: Found {
+                task: distance,
+                depth: None,
+                names: serde_json::from_str(r#"{"to_hva": 0, "offset": 0}"#).unwrap(),
+            },
         };
         let at = gpa + (record - page);
         let right = look(8).agreement(at, 20, 0).unwrap();

@@ -14,6 +14,7 @@ use crate::registry::Vm;
 use memory::Memory;
 use names::Names;
 use search::{Search, AHEAD, BACK};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ const REST: Duration = Duration::from_secs(60);
 const MISREAD_MAX: u64 = 16;
 
 /// Where a vCPU's guest reads its steal time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Page {
     /// In the VMM's memory.
     pub(crate) hva: u64,
@@ -32,7 +33,7 @@ pub(crate) struct Page {
 }
 
 /// What was found of a guest's kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Found {
     /// From the page to the address of the current task, bytes.
     pub(crate) task: i32,

@@ -48,22 +48,18 @@ impl Names {
         let places = gibs.map(|gib| start.wrapping_add(first % GIB).wrapping_add(gib * GIB));
         places.filter(|hva| ram.contains(hva)).find_map(|hva| {
             let to_hva = hva.wrapping_sub(first);
-            let mut common: Option<Vec<usize>> = None;
+            let mut offsets: Vec<usize> = (0..=TASK_BYTES - NAME_BYTES).step_by(8).collect();
             for task in &tasks {
                 let mut bytes = [0; TASK_BYTES];
                 if !memory.read(task.wrapping_add(to_hva), &mut bytes) {
                     return None;
                 }
-                let named = |offset: &usize| name(&bytes[*offset..*offset + NAME_BYTES]).is_some();
-                common = Some(match common {
-                    None => (0..=TASK_BYTES - NAME_BYTES).step_by(8).filter(named).collect(),
-                    Some(offsets) => offsets.into_iter().filter(named).collect(),
-                });
-                if common.as_ref().is_some_and(Vec::is_empty) {
+                offsets.retain(|offset| name(&bytes[*offset..*offset + NAME_BYTES]).is_some());
+                if offsets.is_empty() {
                     return None;
                 }
             }
-            Some(Self { to_hva, offset: *common?.first()? })
+            Some(Self { to_hva, offset: *offsets.first()? })
         })
     }
 
