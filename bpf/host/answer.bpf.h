@@ -73,14 +73,20 @@ static __always_inline s32 will_answer(struct task_state *t)
 	return is_voted(*votes_of(t)) && is_voted(t->side.answerer.votes) ? t->side.answerer.tid : 0;
 }
 
-/* Does its I/O go on? Until the answer, if it is the one that gives it. Not while the guest runs another task than the one that did it. */
+/*
+ * Does its I/O go on? Until the answer, if it is the one that gives it. Then as long as the guest runs the task that gave it, which may have more to
+ * answer: no interrupt tells of a request that came before the one before it was answered. Not while the guest runs another task.
+ */
 static __always_inline bool io_goes_on(struct task_state *t)
 {
+	u64 task;
+
 	if (t->side.owes_answer)
 		return true;
-	if (left_io_task(t))
+	task = t->side.io_task ? task_inside(t) : 0;
+	if (task && task != t->side.io_task)
 		return false;
-	if (does_io(t->side.confidence))
+	if (does_io(t->side.confidence) || (task && t->side.kicked))
 		return true;
 	return !is_voted(*votes_of(t)) && is_at_io(t);
 }

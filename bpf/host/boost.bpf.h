@@ -270,19 +270,28 @@ static __always_inline void turn_of_vcpu_ends(struct task_state *t, struct cpu_s
 	c->side.displaced_weight = has_lender ? c->side.lender_weight : t->weight;
 	if (t->side.owes_answer)
 		t->side.owes_answer = 0;
+	if (t->side.kicked)
+		t->side.kicked = 0;
 }
 
-/* The turn of prev is over and another task comes first. Does prev do I/O, and go on for that? */
+/* For how long has the current task been boosted? */
+static __always_inline u64 boosted_for_ns(const struct cpu_state *c, u64 now)
+{
+	return c->side.turn == TURN_BOOSTED ? sub_floor_u64(now, c->side.turn_since_ns) : 0;
+}
+
+/* The turn of prev is over and another task comes first. Does prev do I/O, and go on for that? What it ran in its own turn does not count. */
 static __always_inline bool extends(struct task_struct *prev, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
 	struct vm_state *vm = vm_of(t);
 
 	if (!vm || !vm_uses(t, VM_BOOST) || c->side.boosts_in_row >= TANDEM_BOOSTS_IN_ROW_MAX || overtaken() || t->class != CLASS_NORMAL ||
 	    t->run_cpu != cpu || !k_allowed(prev, cpu) ||
-	    !goes_on_for_io(io_goes_on(t), sub_floor_u64(now, c->side.turn_since_ns), room_ns(t, vm)) || out_of_quota(prev, t, now))
+	    !goes_on_for_io(io_goes_on(t), boosted_for_ns(c, now), room_ns(t, vm)) || out_of_quota(prev, t, now))
 		return false;
 	if (c->side.turn != TURN_BOOSTED) {
 		c->side.turn = TURN_BOOSTED;
+		c->side.turn_since_ns = now;
 		c->side.lender = vm_of_first(cpu);
 		c->side.lender_weight = c->side.first_weight;
 	}

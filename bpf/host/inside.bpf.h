@@ -65,12 +65,4 @@ static __always_inline void shows_page(const struct task_state *t, struct vm_sta
 	page->hva = hva;
 }
 
-/* Does the guest run another task than the one that did the last I/O? */
-static __always_inline bool left_io_task(struct task_state *t)
-{
-	u64 task = t->side.io_task ? task_inside(t) : 0;
-
-	return task && task != t->side.io_task;
-}
-
 #endif

@@ -29,6 +29,12 @@ enum event {
 	EVENT_CALL,
 };
 
+/* Can an interrupt of this vector be an event? */
+static __always_inline bool may_matter(u32 vector)
+{
+	return vector < KVM_FIRST_SYSTEM_VECTOR___TANDEM || vector == K_CALL_SINGLE_VECTOR || vector == K_RESCHEDULE_VECTOR;
+}
+
 /* What an interrupt of this vector is. `by_vcpu`: the current thread runs a vCPU of the same VM; `timer`: the vector of the vCPU's timer. */
 static __always_inline u32 event_of(u32 vector, bool by_vcpu, bool linux_guest, u32 timer)
 {
@@ -154,9 +160,11 @@ static __noinline int accepted(struct kvm_lapic___tandem *apic, u32 vector)
 SEC("?fentry/__apic_accept_irq")
 int BPF_PROG(host_interrupt, void *apic, int delivery_mode, int vector)
 {
-	if (!kvm_has_vector(delivery_mode))
+	vector &= 0xff;
+	/* Most are of the vCPU's own timer. */
+	if (!kvm_has_vector(delivery_mode) || !may_matter(vector))
 		return 0;
-	return accepted(apic, vector & 0xff);
+	return accepted(apic, vector);
 }
 
 /* The current vCPU has written to a device. */
@@ -170,6 +178,7 @@ static __always_inline int kicks(void)
 	vm->device_at_ns = k_now();
 	has_io(t, k_current_pid());
 	t->side.io_task = task_inside(t);
+	t->side.kicked = 1;
 	answers(t, k_current_pid(), vm);
 	return 0;
 }

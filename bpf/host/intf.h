@@ -86,6 +86,8 @@ struct side_task {
 	u32 owes_answer;	/* it is to answer an interrupt, its own or a sibling's, in this turn or the next */
 	u32 held_votes;		/* turns since the last one that did not come out of a critical section (critical.bpf.h) */
 	u64 io_task;		/* the guest's current task when its vCPU last wrote to a device; 0: not known */
+	u32 kicked;		/* it has written to a device in this turn */
+	u32 unused;
 };
 
 /* The host side's part of a cgroup's record. */

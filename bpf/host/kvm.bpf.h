@@ -206,27 +206,32 @@ static __always_inline u64 kvm_steal_gpa(struct kvm_vcpu___tandem *vcpu)
 	return bpf_core_field_exists(vcpu->arch.st.msr_val) ? BPF_CORE_READ(vcpu, arch.st.msr_val) & ~KVM_STEAL_FLAGS___TANDEM : 0;
 }
 
-/* What hardware has posted for vCPUs of either maker, without KVM: `word` of 64 vectors each. */
-static __always_inline u64 kvm_posted(struct kvm_vcpu___tandem *vcpu, bool amd, u32 word)
-{
-	unsigned long pir[4] = {};
-	u32 low = 0, high = 0;
-	void *regs;
+/* Words of 64 vectors. */
+#define KVM_POSTED_WORDS 4
 
-	word &= 3;
-	if (!amd) {
-		if (bpf_core_field_exists(((struct vcpu_vmx___tandem *)0)->pi_desc))
-			BPF_CORE_READ_INTO(&pir, (struct vcpu_vmx___tandem *)vcpu, pi_desc.pir);
-		else if (bpf_core_field_exists(((struct vcpu_vmx___shared *)0)->vt.pi_desc))
-			BPF_CORE_READ_INTO(&pir, (struct vcpu_vmx___shared *)vcpu, vt.pi_desc.pir);
-		return pir[word];
-	}
-	/* AVIC delivers into the registers of the local APIC. What is requested there is no longer so once the guest was entered. */
-	regs = kvm_apic_regs(kvm_apic_of(vcpu));
-	if (!regs || bpf_probe_read_kernel(&low, sizeof(low), regs + KVM_APIC_IRR___TANDEM + 0x20 * word) ||
-	    bpf_probe_read_kernel(&high, sizeof(high), regs + KVM_APIC_IRR___TANDEM + 0x20 * word + 0x10))
-		return 0;
-	return (u64)high << 32 | low;
+/* What Intel's hardware has posted for a vCPU, without KVM. */
+static __always_inline void kvm_posted_intel(struct kvm_vcpu___tandem *vcpu, unsigned long words[KVM_POSTED_WORDS])
+{
+	unsigned long pir[KVM_POSTED_WORDS] = {};
+
+	if (bpf_core_field_exists(((struct vcpu_vmx___tandem *)0)->pi_desc))
+		BPF_CORE_READ_INTO(&pir, (struct vcpu_vmx___tandem *)vcpu, pi_desc.pir);
+	else if (bpf_core_field_exists(((struct vcpu_vmx___shared *)0)->vt.pi_desc))
+		BPF_CORE_READ_INTO(&pir, (struct vcpu_vmx___shared *)vcpu, vt.pi_desc.pir);
+	__builtin_memcpy(words, pir, sizeof(pir));
+}
+
+/* And AMD's: into the registers of the local APIC. What is requested there is no longer so once the guest was entered. */
+static __always_inline void kvm_posted_amd(struct kvm_vcpu___tandem *vcpu, unsigned long words[KVM_POSTED_WORDS])
+{
+	u32 irr[KVM_POSTED_WORDS * 8] = {};
+	void *regs = kvm_apic_regs(kvm_apic_of(vcpu));
+	u32 at;
+
+	if (!regs || bpf_probe_read_kernel(irr, sizeof(irr), regs + KVM_APIC_IRR___TANDEM))
+		return;
+	for (at = 0; at < KVM_POSTED_WORDS; at++)
+		words[at] = (u64)irr[8 * at + 4] << 32 | irr[8 * at];
 }
 
 #endif

@@ -32,9 +32,14 @@ struct {
 static __always_inline u32 vector_posted_for(struct kvm_vcpu___tandem *vcpu)
 {
 	u32 timer = kvm_timer_vector(kvm_apic_of(vcpu)), word, vector;
+	unsigned long words[KVM_POSTED_WORDS] = {};
 
-	bpf_for(word, 0, 4) {
-		vector = posted_vector(kvm_posted(vcpu, posted_by == POSTED_BY_AMD, word), word, KVM_FIRST_SYSTEM_VECTOR___TANDEM, timer);
+	if (posted_by == POSTED_BY_AMD)
+		kvm_posted_amd(vcpu, words);
+	else
+		kvm_posted_intel(vcpu, words);
+	for (word = 0; word < KVM_POSTED_WORDS; word++) {
+		vector = posted_vector(words[word], word, KVM_FIRST_SYSTEM_VECTOR___TANDEM, timer);
 		if (vector)
 			return vector;
 	}

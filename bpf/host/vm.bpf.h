@@ -248,6 +248,7 @@ static __always_inline void vcpu_of_vm(struct task_state *t, s32 tid, u64 vcpu, 
 	t->side.owes_answer = 0;
 	t->side.answerer.votes = 0;
 	t->side.io_task = 0;
+	t->side.kicked = 0;
 	t->side.held_votes = 0;
 	t->side.comes_next = TURN_OWN;
 	t->side.generation = vm ? vm->generation : ended_vms;

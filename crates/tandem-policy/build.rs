@@ -21,6 +21,7 @@ fn main() {
         .header("../../policy/host/debt.h")
         .header("../../policy/host/inside.h")
         .header("../../policy/host/io.h")
+        .header("../../policy/host/posted.h")
         .wrap_static_fns(true)
         .wrap_static_fns_path(&wrappers)
         .allowlist_file(".*/policy/.*")

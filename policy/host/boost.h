@@ -49,7 +49,7 @@ POLICY bool displaces(u32 conflict, const struct boost_rivals *rivals)
 	}
 }
 
-/* May one that does I/O go on, although its turn is over? `ran_ns`: since it began to run; `room_ns`: what may still be lent to its VM. */
+/* May one that does I/O go on, although its turn is over? `ran_ns`: since it was boosted; `room_ns`: what may still be lent to its VM. */
 POLICY bool goes_on_for_io(bool io, u64 ran_ns, u64 room_ns)
 {
 	return io && ran_ns < TANDEM_BOOST_RUN_MAX_NS && room_ns >= TANDEM_BOOST_STEP_NS;

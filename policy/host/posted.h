@@ -13,31 +13,17 @@
 /* Lowest bit that is set, 0 to 63; 64: none is. (BPF has no instruction for it.) */
 POLICY u32 lowest_bit(u64 bits)
 {
-	u32 at = 0;
+	u32 at = 0, half;
 
 	if (!bits)
 		return 64;
-	if (!(bits & 0xffffffff)) {
-		at += 32;
-		bits >>= 32;
+	for (half = 32; half; half /= 2) {
+		if (bits << (64 - half))
+			continue;
+		at += half;
+		bits >>= half;
 	}
-	if (!(bits & 0xffff)) {
-		at += 16;
-		bits >>= 16;
-	}
-	if (!(bits & 0xff)) {
-		at += 8;
-		bits >>= 8;
-	}
-	if (!(bits & 0xf)) {
-		at += 4;
-		bits >>= 4;
-	}
-	if (!(bits & 0x3)) {
-		at += 2;
-		bits >>= 2;
-	}
-	return at + !(bits & 1);
+	return at;
 }
 
 /*

@@ -29,9 +29,10 @@ pub struct Observer<'a> {
     cost: bool,
 }
 
-/// Is KVM there?
+/// Is KVM there, with the part of it that is for this processor? `/dev/kvm` alone says nothing: it may be made before any module is loaded.
 pub fn kvm_is_there(root: &Path) -> bool {
-    root.join("dev/kvm").exists() && root.join("sys/module/kvm").exists()
+    let module = |name| root.join("sys/module").join(name).exists();
+    root.join("dev/kvm").exists() && module("kvm") && (module("kvm_intel") || module("kvm_amd"))
 }
 
 impl<'a> Observer<'a> {

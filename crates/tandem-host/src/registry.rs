@@ -24,6 +24,8 @@ pub(crate) struct Vm {
     /// All that was lent to it, and all that it has paid, ns.
     pub(crate) borrowed_ns: u64,
     pub(crate) repaid_ns: u64,
+    /// Its last event of a device, ns of the kernel's clock; 0: there was none.
+    pub(crate) device_at_ns: u64,
     /// Words of its memory that were not what they should have been.
     pub(crate) misread: u64,
     /// Where vCPUs' guests read their steal time; 0: not.
@@ -52,6 +54,7 @@ impl Vm {
             debt_ns: u64_at(record, offset_of!(intf::vm_state, debt_ns)) as i64,
             borrowed_ns: u64_at(record, offset_of!(intf::vm_state, borrowed_ns)),
             repaid_ns: u64_at(record, offset_of!(intf::vm_state, repaid_ns)),
+            device_at_ns: u64_at(record, offset_of!(intf::vm_state, device_at_ns)),
             misread: u64_at(record, offset_of!(intf::vm_state, misread)),
             pages: std::array::from_fn(|at| {
                 let page = offset_of!(intf::vm_state, pages) + at * size_of::<intf::steal_page>();

@@ -579,6 +579,9 @@ impl Load for Running<'_, '_> {
         let due = now >= self.next_entitled;
         if due {
             self.next_entitled = now + ENTITLE_EVERY;
+            if let Some(bss) = self.skel.maps.bss_data.as_mut() {
+                bss.posted_by = posted_by(Path::new("/"));
+            }
         }
         self.greet(&vms, due || vms.iter().any(|vm| !self.entitled.contains_key(&vm.number)))?;
         let online = kernel_cpu_list("online").unwrap_or_else(|error| {
@@ -590,9 +593,6 @@ impl Load for Running<'_, '_> {
             return Ok(Then::LoadAgain("a pCPU has come online"));
         }
         self.online = online.len();
-        if let Some(bss) = self.skel.maps.bss_data.as_mut() {
-            bss.posted_by = posted_by(Path::new("/"));
-        }
         self.watch(&vms, now);
         if self.hooks.kvm {
             let limits = self.skel.maps.bss_data.as_ref().is_some_and(|bss| bss.nr_limits > 0);

@@ -112,6 +112,8 @@ pub mod safe {
         is_preempt_count(word: u32) -> bool;
         is_critical(preempt_count: u32) -> bool;
         may_hold(steps: u32, votes: u32) -> bool;
+        lowest_bit(bits: u64) -> u32;
+        posted_vector(bits: u64, word: u32, end: u32, timer: u32) -> u32;
         takes_normal(bans: u32) -> bool;
         takes_best_effort(bans: u32, stack_busy: bool) -> bool;
     }

@@ -134,6 +134,11 @@ pub mod inside {
     pub const NO_RESCHED_BIT: u32 = crate::ffi::K_NO_RESCHED_BIT;
 }
 
+/// Interrupts that hardware has posted (`policy/host/posted.h`).
+pub mod posted {
+    pub use crate::ffi::safe::{lowest_bit, posted_vector};
+}
+
 /// What a boost costs, and who pays (`policy/host/debt.h`).
 pub mod debt {
     pub use crate::ffi::safe::{

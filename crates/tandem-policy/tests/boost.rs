@@ -13,6 +13,7 @@ use tandem_policy::inside::{
     is_critical, is_guest_task, is_preempt_count, may_hold, CRITICAL_STEPS_MAX, NO_RESCHED_BIT,
 };
 use tandem_policy::io::{does_io, io_confidence, is_near_io, CONFIDENCE_MAX};
+use tandem_policy::posted::{lowest_bit, posted_vector};
 use tandem_policy::{answerer, boost_rivals};
 
 const MS: u64 = 1_000_000;
@@ -248,6 +249,14 @@ proptest! {
             }
         }
         prop_assert!(debts.iter().all(|debt| debt.unsigned_abs() < MS), "{:?}", debts);
+    }
+
+    #[test]
+    fn the_lowest_bit_and_the_first_posted_vector_are_found(bits in any::<u64>(), word in 0u32..4, timer in 0u32..256) {
+        prop_assert_eq!(lowest_bit(bits), bits.trailing_zeros());
+        let vectors = (0..64).map(|bit| (64 * word + bit, bits >> bit & 1 == 1));
+        let first = vectors.filter(|(vector, posted)| *posted && *vector >= 32 && *vector != timer).map(|(vector, _)| vector).next();
+        prop_assert_eq!(posted_vector(bits, word, 0xec, timer), first.filter(|vector| *vector < 0xec).unwrap_or(0));
     }
 
     #[test]

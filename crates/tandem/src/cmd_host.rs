@@ -152,7 +152,7 @@ enum Action {
         #[arg(long, hide = true, default_value_t = 0, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-4096..=4096))]
         off: i32,
     },
-    /// Set something for the VMs of this name, until the daemon ends: slice-us=US|default, apart=on|off, yield=on|off, safe-points=on|off, prompt=on|off
+    /// Set something for the VMs of this name, until the daemon ends: slice-us=US|default, debt-max-ms=MS|default, wake-budget-us=US|default, conflict=confidence|debt|none, or KEY=on|off of apart, yield, safe-points, prompt, boost, forward, fast-wakeup, introspect, critical
     Set {
         /// Its name
         #[arg(value_name = "VM")]
@@ -344,6 +344,7 @@ impl HostCmd {
             if next <= Instant::now() {
                 next = Instant::now() + interval;
             }
+            labels.read_cgroups_again();
             let Some((report, totals)) = watch.interval(&mut labels)? else { continue };
             labels.keep(&totals.snapshot.vms());
             if !self.print(&report)? {

@@ -83,6 +83,11 @@ impl Candidate {
         }
         self.changes += words.iter().zip(&self.last).filter(|(now, before)| now != before).count() as u32;
         self.same += u32::from(have_two_alike(&words));
+        self.last.clone_from(&words);
+        // Most never change. What is beside them is of no interest.
+        if self.changes == 0 {
+            return true;
+        }
         for word in &words {
             if self.tasks.len() < TASKS_MAX {
                 self.tasks.insert(*word);
@@ -94,7 +99,6 @@ impl Candidate {
                 count.see(u64_at(window, line + 4 * word) as u32);
             }
         }
-        self.last = words;
         true
     }
 }
