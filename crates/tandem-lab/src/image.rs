@@ -34,7 +34,7 @@ const PROGRAMS: &[&str] = &[
 ];
 /// Clients of guests, on the host.
 const CLIENTS: &[&str] = &["usr/bin/wrk", "usr/bin/redis-benchmark"];
-/// The build of QEMU with all devices, for guests on vsock.
+/// The build of QEMU with all devices, for guests on vsock, or with devices on PCI.
 const FULL_QEMU: &str = "usr/bin/qemu-system-x86_64";
 /// The smallest build of QEMU that can run a guest of the lab.
 const HOST_QEMU: &str = "usr/bin/qemu-system-x86_64-microvm";

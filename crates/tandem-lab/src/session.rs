@@ -454,7 +454,7 @@ fn initrd(parts: &Parts, images: &Images, work: &Path, experiment: &Experiment) 
     let carrier = work.join("carrier.cpio");
     image::of_files(&carrier, &carried)?;
     let mut archives = vec![images.host.clone(), own, overlay, carrier];
-    if experiment.vms.iter().any(|vm| vm.vsock) {
+    if experiment.vms.iter().any(|vm| vm.vsock || vm.network || vm.disk_mib > 0) {
         let emulator = work.join("emulator.cpio");
         image::full_emulator(&emulator, parts)?;
         archives.push(emulator);
