@@ -54,7 +54,7 @@ for kind in nested host; do
     lab "$work/torture-$kind.toml"
 done
 
-# Guests boot under a sched_ext scheduler on each kernel: a known way to hang hosts.
+# Guests boot under a sched_ext scheduler, a known way to hang hosts: on another kernel, too.
 few_boots=$work/test-host-boots.toml
 sed 's/BOOTS:-6/BOOTS:-3/' experiments/test-host-boots.toml > "$few_boots"
 
