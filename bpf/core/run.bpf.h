@@ -43,9 +43,16 @@ static __always_inline u32 turn_begins(struct task_struct *p, struct task_state 
  * How long is the slice? Without timers the slice given at enqueue is good enough: only ticks check it. For a
  * lone task the end of that slice, which a preemption interval brings on, would only mean another pass through
  * dispatch. Where the kernel may stop the tick the slice says so.
+ *
+ * A task that begins to run has a slice. One without has lost it to a task that preempts it, which is in the local DSQ, and has been stopped and
+ * started again for a change of its properties before it could be switched out. The kernel changes some by itself: the CPUs of a task
+ * that is preempted while migration is disabled, as it is in a BPF program. With a new slice it would go on, and the other one wait for
+ * the end of that: up to ALONE_SLICE_NS. (Traced on a KVM host with programs on events of KVM: one wake-up in a hundred.)
  */
 static __always_inline void turn_lasts(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
+	if (!p->scx.slice)
+		return;
 	if ((slice_timers_enabled || nr_limits || c->tickless || c->tasks[0] + c->tasks[1] <= 1) && cpu == bpf_get_smp_processor_id())
 		take_turn(p, t, c, cpu, now);
 }
