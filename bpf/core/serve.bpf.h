@@ -87,15 +87,6 @@ static __always_inline bool is_first(struct task_struct *prev, struct task_state
 }
 
 /*
- * Was a task put into this CPU's local DSQ while dispatch looked elsewhere? To move a task of another CPU the kernel unlocks the run queue in
- * between. A task that preempts and comes then ends no slice: with a new one prev would go on before it.
- */
-static __always_inline bool overtaken(void)
-{
-	return k_waiting(SCX_DSQ_LOCAL);
-}
-
-/*
  * A tick, after charge_at_tick(): has the current task's slice come to its end here? (If only load balance wants the CPU to look for
  * tasks, the slice ends, too, but the task probably goes on.) `preempts_after_ns`: for so long a task runs before it gives way to one
  * with an earlier deadline; `balances`: load balance may move tasks between CPUs now; `best_effort_stays`: a best-effort task may go on here

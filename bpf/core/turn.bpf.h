@@ -162,12 +162,24 @@ static __always_inline bool needs_no_tick(const struct task_state *t, const stru
 }
 
 /*
- * Does a task wait in the local DSQ? The kernel puts one there by itself that is preempted while migration is disabled, as it is in a BPF program: it is
- * in no queue of ours, and whoever runs next is not alone. (Traced on a KVM host with programs on events of KVM: vCPUs waited for 100 ms.)
+ * Does a task wait in this CPU's local DSQ? Two come there past our queues, and whoever runs must make room for them:
+ *
+ *   one that preempts, and came while dispatch looked elsewhere: to move a task of another CPU the kernel unlocks the run queue in
+ *   between. It has ended no slice, and with a new one prev would go on before it;
+ *   one that was preempted while migration is disabled, as it is in a BPF program: the kernel puts it there by itself. (Traced on a
+ *   KVM host with programs on events of KVM: vCPUs waited for 100 ms behind one that was taken to be alone.)
  */
-static __always_inline bool waits_past_us(s32 cpu, const struct cpu_state *c)
+static __always_inline bool waits_in_local_dsq(void)
 {
-	return (may_wait(c, CLASS_NORMAL) || may_wait(c, CLASS_BEST_EFFORT)) && k_waiting(SCX_DSQ_LOCAL_ON | cpu);
+	return k_waiting(SCX_DSQ_LOCAL);
+}
+
+/* Does no other task wait for this CPU? */
+static __always_inline bool runs_alone(s32 cpu, const struct cpu_state *c)
+{
+	if (!may_wait(c, CLASS_NORMAL) && !may_wait(c, CLASS_BEST_EFFORT))
+		return true;
+	return !waiting_normal(cpu, c) && !waiting_best_effort(cpu, c) && !waits_in_local_dsq();
 }
 
 /* p runs from now on: how long is its slice, and does its end matter? Call it on p's CPU. */
@@ -189,7 +201,7 @@ static __always_inline void take_turn(struct task_struct *p, struct task_state *
 		k_kick_preempt(cpu);
 		return;
 	}
-	if (allowance == ~0ULL && !waiting_normal(cpu, c) && !waiting_best_effort(cpu, c) && !waits_past_us(cpu, c)) {
+	if (allowance == ~0ULL && runs_alone(cpu, c)) {
 		c->run_until_ns = 0;
 		c->endless = needs_no_tick(t, c);
 		k_set_slice(p, c->endless ? SCX_SLICE_INF : ALONE_SLICE_NS);

@@ -108,7 +108,7 @@ void BPF_STRUCT_OPS(guest_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	/* No other task: prev goes on, unless it is to be migrated, has to make room, or its quota is used up. */
 	if (!t || t->push_to >= 0 || (best_effort && !best_effort_stays(c, cpu)) ||
-	    (!kept && out_of_quota(prev, t, now)) || overtaken())
+	    (!kept && out_of_quota(prev, t, now)) || waits_in_local_dsq())
 		return;
 	if (kept)
 		count(c, CNT_KEPT);

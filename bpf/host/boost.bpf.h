@@ -285,7 +285,7 @@ static __always_inline bool extends(struct task_struct *prev, struct task_state 
 {
 	struct vm_state *vm = vm_of(t);
 
-	if (!vm || !vm_uses(t, VM_BOOST) || c->side.boosts_in_row >= TANDEM_BOOSTS_IN_ROW_MAX || overtaken() || t->class != CLASS_NORMAL ||
+	if (!vm || !vm_uses(t, VM_BOOST) || c->side.boosts_in_row >= TANDEM_BOOSTS_IN_ROW_MAX || waits_in_local_dsq() || t->class != CLASS_NORMAL ||
 	    t->run_cpu != cpu || !k_allowed(prev, cpu) ||
 	    !goes_on_for_io(io_goes_on(t), boosted_for_ns(c, now), room_ns(t, vm)) || out_of_quota(prev, t, now))
 		return false;

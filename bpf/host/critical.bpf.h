@@ -26,7 +26,7 @@ static __always_inline bool holds(struct task_struct *prev, struct task_state *t
 	struct vm_settings *s = settings_of(t);
 
 	if (!s || !s->depth_distance || (s->off & VM_CRITICAL) || !slice_timers_enabled ||
-	    t->run_cpu != cpu || t->class != CLASS_NORMAL || !k_allowed(prev, cpu) || overtaken() || out_of_quota(prev, t, now))
+	    t->run_cpu != cpu || t->class != CLASS_NORMAL || !k_allowed(prev, cpu) || waits_in_local_dsq() || out_of_quota(prev, t, now))
 		return false;
 	if (!is_critical_inside(t)) {
 		t->side.held_votes = votes_after(t->side.held_votes, true);

@@ -9,7 +9,7 @@
  *   device interrupt, kick    an event of I/O, and the VM does some
  *   reschedule IPI            one, if it is near the VM's last event of a device
  *   call-function IPI         none: its sender waits for the receiver, and yields to it. One for a single receiver may wake a task
- *                             there, and is an event if its sender owes an answer
+ *                             there, and is an event if its sender owes an answer, or like a reschedule IPI if the receiver sleeps
  *
  * What it does not see: what hardware delivers without KVM (posted.bpf.h looks for that), and doorbells that are mapped into the guest.
  */
@@ -49,6 +49,18 @@ static __always_inline u32 event_of(u32 vector, bool by_vcpu, bool linux_guest, 
 static __always_inline bool waits_to_run(const struct task_state *t)
 {
 	return t->run_cpu < 0 && queue_cpu(t) >= 0 && !t->throttled_at_ns;
+}
+
+/* Is it halted, or in the VMM? */
+static __always_inline bool sleeps(const struct task_state *t)
+{
+	return t->run_cpu < 0 && queue_cpu(t) < 0;
+}
+
+/* Does an IPI of a sibling wake a task there? A vCPU that sleeps is called for little else: it has no TLB to flush. */
+static __always_inline bool wakes_inside(const struct task_state *t, u32 event)
+{
+	return event == EVENT_RESCHEDULE || (event == EVENT_CALL && sleeps(t));
 }
 
 /* A vCPU has an event of I/O. */
@@ -113,7 +125,7 @@ static __always_inline void sibling_interrupts(struct task_struct *p, struct tas
 {
 	bool hands_on = sender->side.owes_answer;
 
-	if (vm_uses(t, VM_BOOST) && (hands_on || (event == EVENT_RESCHEDULE && is_near_io(vm->device_at_ns, now)))) {
+	if (vm_uses(t, VM_BOOST) && (hands_on || (wakes_inside(t, event) && is_near_io(vm->device_at_ns, now)))) {
 		has_io(t, p->pid);
 		if (hands_on) {
 			sender->side.owes_answer = 0;

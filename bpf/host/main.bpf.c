@@ -279,7 +279,7 @@ void BPF_STRUCT_OPS(host_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (!kept && ((may_wait(c, CLASS_BEST_EFFORT) && k_take(queue_of(cpu, CLASS_BEST_EFFORT))) || take_best_effort(cpu)))
 		return;
-	if (!t || (!kept && out_of_quota(prev, t, now)) || overtaken())
+	if (!t || (!kept && out_of_quota(prev, t, now)) || waits_in_local_dsq())
 		return;
 	if (kept)
 		count(c, CNT_KEPT);

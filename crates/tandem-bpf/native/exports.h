@@ -155,6 +155,12 @@ void sim_set_exiting(struct task_struct *p)
 	p->flags |= K_PF_EXITING;
 }
 
+/* The task is in a BPF program, or not any more. */
+void sim_set_migration_disabled(struct task_struct *p, bool disabled)
+{
+	p->migration_disabled = disabled;
+}
+
 /* The number of CPUs that the task's affinity allows has changed; the mask itself is shared. */
 void sim_set_nr_cpus_allowed(struct task_struct *p, s32 nr_cpus)
 {
@@ -179,7 +185,7 @@ u64 sim_constant(u32 i)
 {
 	const u64 all[] = { SCX_DSQ_LOCAL, SCX_DSQ_LOCAL_ON, SCX_DSQ_GLOBAL, SCX_ENQ_HEAD, SCX_ENQ_WAKEUP, SCX_ENQ_PREEMPT,
 			    SCX_ENQ_LAST, SCX_SLICE_INF, SCX_DEQ_SLEEP, SCX_KICK_IDLE, SCX_KICK_PREEMPT, SCX_WAKE_SYNC, SCX_WAKE_TTWU,
-			    SCX_WAKE_FORK, SCX_OPS_ENQ_LAST };
+			    SCX_WAKE_FORK, SCX_OPS_ENQ_LAST, SCX_OPS_ENQ_MIGRATION_DISABLED };
 
 	return i < sizeof(all) / sizeof(all[0]) ? all[i] : 0;
 }

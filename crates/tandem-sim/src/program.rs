@@ -18,6 +18,8 @@ pub enum Waiting {
 pub enum Step {
     /// Work, in CPU time at full speed.
     Run(Spread),
+    /// The same in a BPF program of its kernel, in which its migration is disabled.
+    Program(Spread),
     /// Sleeps.
     Sleep(Spread),
     /// Sleeps until the next multiple of a period since the task's start, ns.
@@ -93,7 +95,9 @@ impl Program {
     /// It has no step that takes time.
     pub fn check(&self) -> Result<(), String> {
         let takes_time = |step: &Step| match step {
-            Step::Run(spread) | Step::Sleep(spread) => spread.check().is_ok() && spread.mean_us() > 0.0,
+            Step::Run(spread) | Step::Program(spread) | Step::Sleep(spread) => {
+                spread.check().is_ok() && spread.mean_us() > 0.0
+            }
             Step::Timer(period) => *period > 0,
             Step::Serve(_) | Step::Dispatch(_) | Step::Device(_) | Step::Receive(_) | Step::Wait { .. } => {
                 true
@@ -101,7 +105,7 @@ impl Program {
             _ => false,
         };
         for step in &self.steps {
-            if let Step::Run(spread) | Step::Sleep(spread) = step {
+            if let Step::Run(spread) | Step::Program(spread) | Step::Sleep(spread) = step {
                 spread.check()?;
             }
         }

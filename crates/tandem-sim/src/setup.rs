@@ -2,6 +2,7 @@
 
 use crate::fair::{weight_of_nice, Bandwidth, Fair, Flavour, Rules, IDLE_WEIGHT};
 use crate::hardware::{Costs, Hardware};
+use crate::machine::migration::Migration;
 use crate::machine::state::{Course, Cpu, Kind, Preemption, Segment, State, Task, VcpuPage, World};
 use crate::machine::Machine;
 use crate::program::Program;
@@ -249,6 +250,7 @@ impl Machine {
             batch: spec.batch,
             idle: spec.idle,
             real_time: spec.real_time,
+            migration: Migration::Enabled,
             vmm_of: spec.vmm_of,
             woken: false,
             runnable_since: 0,

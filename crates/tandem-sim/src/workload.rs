@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `instance`, `loop`, `phases`, `cpus`, `policy`, `priority`, `delay` | as in rt-app; `loop` -1: until the end |
 //! | `run`, `runtime`, `sleep` | microseconds, or a distribution `{"x_dist": "lognormal", "mean": 800, "cv": 0.2}` |
+//! | `x_program` | the same in a BPF program of its kernel, in which its migration is disabled |
 //! | `timer` | `{"ref": "...", "period": us}` |
 //! | `lock`, `unlock`, `barrier` | name of a resource |
 //! | `wait`, `sync` | `{"ref": "condition", "mutex": "lock"}`; `signal`, `broad`: name of a condition |
@@ -207,7 +208,7 @@ impl Workload {
     pub fn scale_work(&mut self, factor: f64) {
         let steps = self.tasks.iter_mut().flat_map(|kind| &mut kind.program.steps);
         for step in steps {
-            if let Step::Run(spread) = step {
+            if let Step::Run(spread) | Step::Program(spread) = step {
                 *spread = spread.scaled(factor);
             }
         }
@@ -345,6 +346,7 @@ impl Workload {
                     continue;
                 }
                 "run" | "runtime" => Step::Run(spread(node).map_err(|error| wrong(&error))?),
+                "x_program" => Step::Program(spread(node).map_err(|error| wrong(&error))?),
                 "sleep" => Step::Sleep(spread(node).map_err(|error| wrong(&error))?),
                 "timer" => {
                     let period = node.get("period").and_then(Node::number).filter(|us| *us >= 1.0);

@@ -85,6 +85,8 @@ impl Machine {
         if course.request_at.is_some() && course.segment == Segment::None && course.granted {
             course.granted = false;
         }
+        self.enable_migration(task);
+        let Some(course) = self.course(task) else { return };
         if let Some(lock) = course.locks.take() {
             self.lock(task, lock);
             return;
@@ -104,6 +106,13 @@ impl Machine {
                 let ns = spread.draw_ns(&mut course.random);
                 if ns > 0 {
                     course.segment = Segment::Run(ns);
+                }
+            }
+            Step::Program(spread) => {
+                let ns = spread.draw_ns(&mut course.random);
+                if ns > 0 {
+                    course.segment = Segment::Run(ns);
+                    self.disable_migration(task);
                 }
             }
             Step::Sleep(spread) => {

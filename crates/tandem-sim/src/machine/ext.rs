@@ -423,6 +423,9 @@ impl Machine {
         let prev = self.worlds[world].cpus[cpu].curr;
         self.cpu(world, cpu).resched = Resched::No;
         self.cpu(world, cpu).entered_kernel = false;
+        if let Some(prev) = prev.filter(|prev| self.tasks[*prev].state == State::Running) {
+            self.pin_if_disabled(prev);
+        }
         let urgent = self.worlds[world].cpus[cpu].real_time.front().copied();
         let next = urgent.or_else(|| self.pick_for_policy(world, cpu, prev));
         if next == prev {
@@ -484,7 +487,7 @@ impl Machine {
             // A higher class preempted it.
             let again = Insertion { dsq: DSQ_LOCAL, slice_ns: 0, key: None, flags: ENQ_HEAD };
             self.policy(world, cpu, |policy| policy.kernel_mut().insert(number, &again));
-        } else {
+        } else if !self.queued_past_policy(prev) {
             self.offer(prev, cpu, if to_idle { Offer::Last } else { Offer::Again }, Some(cpu));
         }
     }

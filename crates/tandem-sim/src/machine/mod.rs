@@ -8,6 +8,7 @@
 mod course;
 mod ext;
 pub mod limit;
+pub mod migration;
 mod placement;
 mod schedule;
 pub mod shootdown;

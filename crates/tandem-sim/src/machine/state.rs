@@ -243,6 +243,8 @@ pub struct Task {
     pub idle: bool,
     /// SCHED_FIFO: runs before all others, on one CPU.
     pub real_time: bool,
+    /// Its migration.
+    pub migration: super::migration::Migration,
     /// The guest whose VMM it is a thread of.
     pub vmm_of: Option<usize>,
     /// It was woken before it was switched out. The wake-up takes place after the switch.

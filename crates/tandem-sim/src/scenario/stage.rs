@@ -394,6 +394,7 @@ fn shift(step: &mut Step, offset: &(usize, usize, usize, usize, usize, usize, us
         Step::Device(n) => *n += offset.5,
         Step::Send(n) | Step::Receive(n) => *n += offset.6,
         Step::Run(_)
+        | Step::Program(_)
         | Step::Sleep(_)
         | Step::Timer(_)
         | Step::Yield

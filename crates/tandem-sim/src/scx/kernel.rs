@@ -23,6 +23,10 @@ pub const ENQ_LAST: u64 = 1 << 41;
 pub const SLICE_INF: u64 = u64::MAX;
 /// `SCX_DEQ_SLEEP`: the task goes to sleep.
 pub const DEQ_SLEEP: u64 = 1;
+/// `DEQUEUE_SAVE`: the task comes back at once, with other properties.
+pub const DEQ_SAVE: u64 = 2;
+/// `ENQUEUE_RESTORE`: it comes back.
+pub const ENQ_RESTORE: u64 = 2;
 /// `SCX_KICK_IDLE`: only if the CPU is idle.
 pub const KICK_IDLE: u64 = 1;
 /// `SCX_KICK_PREEMPT`: preempt the CPU's current task.
@@ -35,6 +39,8 @@ pub const WAKE_TTWU: u64 = 8;
 pub const WAKE_FORK: u64 = 4;
 /// `SCX_OPS_ENQ_LAST`.
 pub const OPS_ENQ_LAST: u64 = 1 << 1;
+/// `SCX_OPS_ENQ_MIGRATION_DISABLED`.
+pub const OPS_ENQ_MIGRATION_DISABLED: u64 = 1 << 4;
 /// `SCX_SLICE_DFL`, ns.
 pub const SLICE_DEFAULT_NS: Ns = 20_000_000;
 

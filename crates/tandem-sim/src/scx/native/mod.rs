@@ -9,6 +9,7 @@ mod groups;
 mod image;
 mod kfuncs;
 mod maps;
+mod properties;
 mod vcpus;
 mod vms;
 
@@ -595,15 +596,6 @@ impl Policy {
         self.with(cpu, |_| call(cpu as i32, ptr::null_mut()));
     }
 
-    /// `PF_EXITING`: a task ends.
-    pub fn set_exiting(&mut self, task: usize) {
-        let pointer = self.task(task);
-        // SAFETY: the type is that in native/exports.h.
-        if let Ok(exiting) = unsafe { function::<extern "C" fn(Task)>(&self.image, "sim_set_exiting") } {
-            exiting(pointer);
-        }
-    }
-
     /// `ops.disable()`: a task ends, and the policy forgets it.
     pub fn disable(&mut self, here: usize, task: usize) {
         self.set_exiting(task);
@@ -620,21 +612,6 @@ impl Policy {
         // SAFETY: that is the type of these operations.
         let call = unsafe { std::mem::transmute::<usize, extern "C" fn(i32)>(address) };
         self.with(here, |_| call(cpu as i32));
-    }
-
-    /// Sets a task's affinity. It must not be in a DSQ.
-    pub fn set_allowed(&mut self, task: usize, allowed: &[bool]) {
-        for (cpu, ok) in allowed.iter().enumerate() {
-            self.state.kernel.tasks[task].allowed.set(cpu, *ok);
-        }
-        let pointer = self.state.tasks[task].pointer();
-        let nr_cpus = allowed.iter().filter(|ok| **ok).count() as i32;
-        // SAFETY: the type is that in native/exports.h, and the pointer is that of a task.
-        if let Ok(set) =
-            unsafe { function::<extern "C" fn(Task, i32)>(&self.image, "sim_set_nr_cpus_allowed") }
-        {
-            set(pointer, nr_cpus);
-        }
     }
 
     /// Fires a timer, unless it was restarted or cancelled since.
@@ -722,6 +699,7 @@ mod tests {
             kernel::WAKE_TTWU,
             kernel::WAKE_FORK,
             kernel::OPS_ENQ_LAST,
+            kernel::OPS_ENQ_MIGRATION_DISABLED,
         ];
         let theirs: Vec<u64> = (0..ours.len() as u32).map(|i| constant(i)).collect();
         assert_eq!(theirs, ours);
