@@ -25,6 +25,7 @@ mod requests;
 mod run;
 mod siblings;
 mod sleepers;
+mod slice;
 mod spin;
 mod storm;
 mod sys;
@@ -83,6 +84,8 @@ enum Workload {
     CurrentTask(current_task::Args),
     /// How often runnable threads of one process share a CPU while another one would be as good
     Siblings(siblings::Args),
+    /// Sets the slices of the threads of a cgroup
+    Slice(slice::Args),
     /// A VM of one vCPU, whose thread does something else in between (needs KVM)
     Vcpu(vcpu::Args),
     /// Counted work per microsecond on this machine
@@ -121,6 +124,7 @@ fn main() -> ExitCode {
         Workload::Live(args) => live::run(&args),
         Workload::CurrentTask(args) => current_task::run(&args),
         Workload::Siblings(args) => siblings::run(&args),
+        Workload::Slice(args) => slice::run(&args),
         Workload::Vcpu(args) => vcpu::run(&args),
         Workload::Calibrate(args) => calibrate::run(&args),
         Workload::Run(program) => run::run(&program),

@@ -111,6 +111,8 @@ const BUILT_IN: &[(&str, &str)] = built_in!(
     "host-uncontended",
     "boost-echo",
     "boost-echo-work",
+    "boost-ping",
+    "boost-baselines",
     "boost-interrupts",
     "boost-shares",
     "boost-throughput",

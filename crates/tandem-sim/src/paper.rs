@@ -18,6 +18,8 @@ pub struct Experiment {
     pub irregular: bool,
     /// Number of threads in place of the scenario's: [`Scenario::with_threads`].
     pub threads: Option<u32>,
+    /// pCPUs and vCPUs of each guest, and guests, in place of the scenario's: [`Scenario::overcommitted`] (with `threads`).
+    pub overcommit: Option<(usize, usize)>,
 }
 
 macro_rules! experiment {
@@ -29,6 +31,15 @@ macro_rules! experiment {
             finding: $finding,
             irregular: false,
             threads: None,
+            overcommit: None,
+        }
+    };
+    ($id:literal with $vcpus:literal vcpus, $guests:literal guests, $threads:literal threads as $name:literal, $source:expr, $finding:literal) => {
+        Experiment {
+            id: $name,
+            threads: Some($threads),
+            overcommit: Some(($vcpus, $guests)),
+            ..experiment!($id, $source, $finding)
         }
     };
     ($threads:literal threads of $id:literal as $name:literal, $source:expr, $finding:literal) => {
@@ -37,11 +48,8 @@ macro_rules! experiment {
     (irregular $id:literal, $source:literal) => {
         Experiment {
             id: concat!($id, "-irregular"),
-            source: $source,
-            scenario: include_str!(concat!("../scenarios/", $id, ".toml")),
-            finding: "not in the paper, where competition is periodic",
             irregular: true,
-            threads: None,
+            ..experiment!($id, $source, "not in the paper, where competition is periodic")
         }
     };
 }
@@ -113,6 +121,21 @@ pub const EXPERIMENTS: &[Experiment] = &[
     experiment!("neighbours-16", NEIGHBOURS, "twice as many"),
     experiment!("neighbours-16-cfs", NEIGHBOURS, "twice as many, CFS"),
     experiment!("both-8", "ours: both halves", "neither is in the other's way"),
+    experiment!(
+        "anubis" with 4 vcpus, 2 guests, 1 threads as "anubis-2",
+        "Anubis, Figs. 5 and 6, 2:1",
+        "an interrupt waits for less than 1 ms for its vCPU instead of 3 to 4; 60 to 97 % of alone"
+    ),
+    experiment!("anubis" with 4 vcpus, 3 guests, 1 threads as "anubis-3", "Anubis, Fig. 6, 3:1", "1.4 to 6 times CFS's"),
+    experiment!("anubis", "Anubis, Fig. 6, 4:1", "1.4 to 6 times CFS's"),
+    experiment!("anubis" with 2 vcpus, 2 guests, 1 threads as "anubis-2-vcpus", "Anubis, Fig. 7, 2 vCPUs", "60 to 97 % of alone"),
+    experiment!("anubis" with 8 vcpus, 2 guests, 1 threads as "anubis-8-vcpus", "Anubis, Fig. 7, 8 vCPUs", "60 to 97 % of alone"),
+    experiment!("anubis" with 4 vcpus, 2 guests, 2 threads as "anubis-2-io", "ours: 2 threads do I/O", "between one and four"),
+    experiment!(
+        "anubis" with 4 vcpus, 2 guests, 4 threads as "anubis-4-io",
+        "Anubis, Fig. 10, as many I/O vCPUs as there are",
+        "the VMs beside it have 75 % of what they have under CFS"
+    ),
     experiment!(irregular "fig11a", "vSched, Fig. 11a"),
     experiment!(irregular "fig14", "vSched, Fig. 14"),
     experiment!(irregular "fig14-filler", "vSched, Fig. 14"),
@@ -129,9 +152,12 @@ impl Experiment {
     pub fn read(&self) -> Result<Scenario, SimError> {
         let scenario = Scenario::parse(self.scenario, self.id)?;
         let scenario = if self.irregular { scenario.irregular() } else { scenario };
-        Ok(match self.threads {
-            Some(threads) => scenario.with_threads(self.id, threads),
-            None => scenario,
+        Ok(match (self.overcommit, self.threads) {
+            (Some((vcpus, guests)), threads) => {
+                scenario.overcommitted(self.id, vcpus, guests, threads.unwrap_or(1))
+            }
+            (None, Some(threads)) => scenario.with_threads(self.id, threads),
+            (None, None) => scenario,
         })
     }
 }

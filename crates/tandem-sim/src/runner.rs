@@ -3,6 +3,7 @@
 use crate::record::{percentile, Latencies};
 use crate::scenario::{MetricSpec, Scenario, Stage, What};
 use crate::SimError;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 
@@ -115,6 +116,13 @@ fn figure(stage: &Stage, metric: &MetricSpec) -> Option<f64> {
         }
         What::Migrations => {
             let all: u64 = tasks().map(|task| stage.machine.tasks[task].migrations).sum();
+            Some(all as f64 / (stage.end as f64 / 1e9))
+        }
+        What::Switches => {
+            let machine = &stage.machine;
+            let worlds: BTreeSet<usize> = tasks().map(|task| machine.tasks[task].world).collect();
+            let cpus = worlds.iter().flat_map(|world| &machine.worlds[*world].cpus);
+            let all: u64 = cpus.filter_map(|cpu| cpu.vcpu).map(|task| machine.tasks[task].switches).sum();
             Some(all as f64 / (stage.end as f64 / 1e9))
         }
         What::Cpus => {

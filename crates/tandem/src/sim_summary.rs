@@ -5,7 +5,7 @@ use tandem_result::{median, Better, ExperimentResult, Metric};
 /// Minimum number of programs for a mean.
 const LEAST_PROGRAMS: usize = 3;
 /// Schedulers that the others are compared with.
-const BASES: [&str; 2] = ["cfs", "eevdf"];
+const BASES: [&str; 3] = ["alone", "cfs", "eevdf"];
 
 /// One kind of figure of all programs.
 struct Family<'a> {

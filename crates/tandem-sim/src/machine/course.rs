@@ -316,6 +316,11 @@ impl Machine {
         let now = self.now;
         if let Some(at) = self.course(task).and_then(|course| course.request_at.take()) {
             self.record.served(now, stream, now - at);
+            // The answer goes to a network card.
+            let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
+            if world != 0 {
+                self.shows_kick(world, cpu);
+            }
         }
         let r = &mut self.requests[stream];
         if r.intake == Intake::Own {

@@ -71,6 +71,8 @@ pub struct Machine {
     pub phases: Vec<Vec<Change>>,
     /// Measurements.
     pub record: crate::record::Record,
+    /// A device's interrupt goes to the guest's vCPU that runs or ran most recently.
+    pub redirects: bool,
     /// What a host may read in guests' memory is kept as it is. Off, a test writes it.
     pub guests_show: bool,
     queue: Queue,
@@ -144,6 +146,7 @@ impl Machine {
             devices: Vec::new(),
             phases: Vec::new(),
             record: crate::record::Record::default(),
+            redirects: false,
             guests_show: true,
             queue: Queue::default(),
             pcpus,

@@ -132,9 +132,22 @@ impl Machine {
         }
     }
 
+    /// The vCPU of a guest that runs, or that ran most recently; `cpu`: which one of those that are equal.
+    fn most_recent(&self, world: usize, cpu: usize) -> usize {
+        let ran_at = |cpu: usize| {
+            let task = &self.tasks[self.worlds[world].cpus[cpu].vcpu?];
+            Some(if task.state == State::Running { u64::MAX } else { task.ran_at })
+        };
+        let cpus = 0..self.worlds[world].cpus.len();
+        cpus.max_by_key(|other| (ran_at(*other), *other == cpu)).unwrap_or(cpu)
+    }
+
     /// An interrupt for a vCPU.
-    pub(super) fn interrupt_guest(&mut self, world: usize, cpu: usize, irq: Irq) {
+    pub(super) fn interrupt_guest(&mut self, world: usize, mut cpu: usize, irq: Irq) {
         if matches!(irq, Irq::Arrival { .. } | Irq::Device { .. }) {
+            if self.redirects {
+                cpu = self.most_recent(world, cpu);
+            }
             self.shows_interrupt(world, cpu, None, irq);
         }
         let list = &mut self.cpu(world, cpu).irqs;

@@ -107,6 +107,9 @@ pub struct Arm {
     /// The only workload that runs.
     #[serde(default)]
     pub workload: Option<String>,
+    /// Guests in which no workload runs.
+    #[serde(default)]
+    pub idle_guests: Vec<String>,
     /// Guests that `guest` applies to; none: all.
     #[serde(default)]
     pub guests: Option<Vec<String>>,
@@ -156,6 +159,8 @@ pub enum What {
     Cores,
     /// Task migrations per second.
     Migrations,
+    /// Context switches of the host to vCPUs of the guest per second.
+    Switches,
 }
 
 impl What {
@@ -164,7 +169,7 @@ impl What {
         match self {
             What::Latency | What::QueueTime | What::DeliveryTime | What::Wakeup => ("us", false),
             What::Requests | What::Rounds => ("1/s", true),
-            What::Migrations => ("1/s", false),
+            What::Migrations | What::Switches => ("1/s", false),
             What::Cpus | What::Cores => ("", true),
         }
     }
@@ -212,6 +217,12 @@ pub struct Kernel {
     pub dedicate: bool,
     /// `tandem`: as many vCPUs as the host gives pCPUs (without: `--no-vcpu-limit`).
     pub vcpu_limit: bool,
+    /// `tandem` on the host: vCPUs come before their turn for I/O, for a sibling, and when they are woken (without: `boost=off`,
+    /// `forward=off`, `fast-wakeup=off` for all VMs).
+    pub boosts: bool,
+    /// A device's interrupt goes to the guest's vCPU that runs, or that ran most recently, wherever its driver wants it (Anubis's
+    /// redirection, which no stock kernel does). Host only.
+    pub redirects: bool,
     /// `tandem`: parts of techniques that are left out: `pool`, `waits`, `state`, `learning` (`--without`).
     pub without: Vec<Part>,
 }
@@ -237,6 +248,8 @@ impl Default for Kernel {
             rwc: false,
             dedicate: false,
             vcpu_limit: false,
+            boosts: true,
+            redirects: false,
             without: Vec::new(),
         }
     }
@@ -356,6 +369,9 @@ pub struct Placed {
     /// Requests per second, if the model is a server, in place of what follows from `capacity`.
     #[serde(default)]
     pub rate_hz: Option<f64>,
+    /// CPUs of the guest that the interrupts of its requests go to, round-robin, if the workload does not say; none: all.
+    #[serde(default)]
+    pub irq_cpus: Option<Vec<usize>>,
 }
 
 impl Placed {
@@ -375,6 +391,9 @@ impl Placed {
             return Err(bad(format!("workload {}: work_scale lies between 0.001 and 1000", self.name)));
         }
         workload.scale_work(self.work_scale);
+        for (_, stream) in workload.streams.iter_mut().filter(|(_, stream)| stream.irq_cpus.is_none()) {
+            stream.irq_cpus.clone_from(&self.irq_cpus);
+        }
         Ok(workload)
     }
 }
@@ -524,6 +543,25 @@ impl Scenario {
         self
     }
 
+    /// The same with so many guests, the first ones, each with as many vCPUs as there are pCPUs and as many threads of each workload;
+    /// `threads`: of the family's program.
+    pub fn overcommitted(mut self, name: &str, vcpus: usize, guests: usize, threads: u32) -> Self {
+        self.hardware.cores = vcpus;
+        self.vms.truncate(guests);
+        for vm in &mut self.vms {
+            vm.vcpus = vcpus;
+        }
+        let vms = &self.vms;
+        self.workloads.retain(|placed| vms.iter().any(|vm| vm.name == placed.place));
+        for placed in &mut self.workloads {
+            placed.threads = vcpus as u32;
+            // A card with a queue for each thread.
+            placed.irq_cpus = placed.irq_cpus.as_ref().map(|_| (0..vcpus.min(threads as usize)).collect());
+        }
+        let title = format!("{}; {vcpus} pCPUs and vCPUs each, {guests} guests", self.title);
+        Self { title, ..self.with_threads(name, threads) }
+    }
+
     /// The scenario with the settings of an arm.
     pub fn with(&self, arm: &Arm) -> Self {
         let mut scenario = self.clone();
@@ -548,6 +586,7 @@ impl Scenario {
         if let Some(name) = &arm.workload {
             scenario.workloads.retain(|placed| placed.name == *name);
         }
+        scenario.workloads.retain(|placed| !arm.idle_guests.contains(&placed.place));
         scenario
     }
 }

@@ -6,7 +6,7 @@ use crate::machine::{Change, Machine};
 use crate::program::{Barrier, Condition, Device, Items, Lock, Mailbox, Program, Requests, Step};
 use crate::queue::{Event, Ns};
 use crate::random::{Spread, Stream};
-use crate::scx::{Settings, Techniques};
+use crate::scx::{Settings, Techniques, NO_BOOSTS};
 use crate::setup::{host, GroupSpec, TaskSpec};
 use crate::workload::{Intake, Process, Workload};
 use crate::SimError;
@@ -104,10 +104,15 @@ impl Scenario {
                 caches,
                 tick_ns,
                 slice_timers,
+                techniques: Techniques {
+                    left_out: if self.host.boosts { 0 } else { NO_BOOSTS },
+                    ..Techniques::default()
+                },
                 ..Settings::of(self.hardware.clone())
             };
             machine.attach(0, &settings)?;
         }
+        machine.redirects = self.host.redirects;
         machine.record.from = (self.warmup_s * 1e9) as Ns;
         let all: Vec<usize> = (0..self.hardware.cpus()).collect();
         let mut vcpu_quotas = Vec::new();

@@ -12,4 +12,4 @@ mod settings;
 
 pub use native::explore;
 pub use native::Policy;
-pub use settings::{Fault, Ivh, NewTask, Part, Settings, Techniques};
+pub use settings::{Fault, Ivh, NewTask, Part, Settings, Techniques, NO_BOOSTS};

@@ -82,6 +82,10 @@ impl Default for Techniques {
     }
 }
 
+/// What VMs do without if no vCPU comes before its turn: boosts, forwarding, fast wake-ups; and turns that are held, which are off by default
+/// (`VM_BOOST`, `VM_FORWARD`, `VM_FAST_WAKEUP` and `VM_CRITICAL` in `bpf/host/intf.h`).
+pub const NO_BOOSTS: u32 = 16 | 32 | 64 | 256;
+
 /// Proactive migration of a running task (`enum ivh_mode` in `native/guest.c`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
