@@ -74,15 +74,32 @@ static __always_inline s32 will_answer(struct task_state *t)
 }
 
 /*
- * Does its I/O go on? Until the answer, if it is the one that gives it. Then as long as the guest runs the task that gave it, which may have more to
+ * Does another vCPU than this one, `tid`, answer what it is asked, and owes its VM half of what it may? Then it takes the interrupt, wakes a task
+ * there, and has done its part. As long as there is room it may take its time: no one knows how slow the guest is.
+ */
+static __always_inline bool passes_on(struct task_state *t, s32 tid)
+{
+	struct vm_state *vm = vm_of(t);
+	s32 answerer;
+
+	if (!vm || t->side.owes_answer || vm->debt_ns <= (s64)(debt_limit_ns(t) / 2))
+		return false;
+	answerer = will_answer(t);
+	return answerer && answerer != tid;
+}
+
+/*
+ * Does its I/O go on? Until the answer, if it is the one that gives it. One that passes on what it is asked: while it is asked more. Then as long as the guest runs the task that gave it, which may have more to
  * answer: no interrupt tells of a request that came before the one before it was answered. Not while the guest runs another task.
  */
-static __always_inline bool io_goes_on(struct task_state *t)
+static __always_inline bool io_goes_on(struct task_state *t, s32 tid)
 {
 	u64 task;
 
 	if (t->side.owes_answer)
 		return true;
+	if (passes_on(t, tid))
+		return t->side.io_points != t->side.step_points;
 	task = t->side.io_task ? task_inside(t) : 0;
 	if (task && task != t->side.io_task)
 		return false;

@@ -224,12 +224,15 @@ static __always_inline void was_missed(struct task_struct *p, struct task_state 
 }
 
 /* The boosted turn of the current task ends in a moment, unless it does I/O then. Its quota may end it sooner. */
-static __always_inline void step_begins(struct task_struct *p, struct cpu_state *c, s32 cpu, u64 now)
+static __always_inline void step_begins(struct task_struct *p, struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
-	if (p->scx.slice <= TANDEM_BOOST_STEP_NS)
+	u64 step_ns = passes_on(t, p->pid) ? TANDEM_BOOST_PASS_ON_NS : TANDEM_BOOST_STEP_NS;
+
+	t->side.step_points = t->side.io_points;
+	if (p->scx.slice <= step_ns)
 		return;
-	k_set_slice(p, TANDEM_BOOST_STEP_NS);
-	end_turn_at(c, cpu, now + TANDEM_BOOST_STEP_NS, now);
+	k_set_slice(p, step_ns);
+	end_turn_at(c, cpu, now + step_ns, now);
 }
 
 /* p begins to run: why? */
@@ -253,7 +256,7 @@ static __always_inline void turn_of_vcpu(struct task_struct *p, struct task_stat
 		passes_over(c, cpu, t->side.vm);
 		c->side.boosts_in_row++;
 		count(c, why == TURN_BOOSTED ? CNT_BOOSTED : CNT_WOKEN_FAST);
-		step_begins(p, c, cpu, now);
+		step_begins(p, t, c, cpu, now);
 	} else {
 		c->side.boosts_in_row = 0;
 	}
@@ -287,7 +290,7 @@ static __always_inline bool extends(struct task_struct *prev, struct task_state 
 
 	if (!vm || !vm_uses(t, VM_BOOST) || c->side.boosts_in_row >= TANDEM_BOOSTS_IN_ROW_MAX || waits_in_local_dsq() || t->class != CLASS_NORMAL ||
 	    t->run_cpu != cpu || !k_allowed(prev, cpu) ||
-	    !goes_on_for_io(io_goes_on(t), boosted_for_ns(c, now), room_ns(t, vm)) || out_of_quota(prev, t, now))
+	    !goes_on_for_io(io_goes_on(t, prev->pid), boosted_for_ns(c, now), room_ns(t, vm)) || out_of_quota(prev, t, now))
 		return false;
 	if (c->side.turn != TURN_BOOSTED) {
 		c->side.turn = TURN_BOOSTED;
@@ -299,7 +302,7 @@ static __always_inline bool extends(struct task_struct *prev, struct task_state 
 	count(c, CNT_EXTENDED);
 	unthrottle_next(c, cpu);
 	take_turn(prev, t, c, cpu, now);
-	step_begins(prev, c, cpu, now);
+	step_begins(prev, t, c, cpu, now);
 	return true;
 }
 

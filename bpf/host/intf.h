@@ -73,6 +73,7 @@ struct side_task {
 	u32 elsewhere;		/* switches to it since KVM last said that it runs its vCPU */
 	u32 io_points;		/* events of I/O for its vCPU (atomic, any CPU) */
 	u32 io_seen;		/* of them when it was looked at last */
+	u32 step_points;	/* io_points when its boosted step began */
 	u32 had_io;		/* there was some in the last millisecond that was looked at */
 	u32 confidence;		/* policy/host/io.h */
 	u32 interrupted;	/* it was interrupted for I/O since it last ran (any CPU) */
@@ -87,7 +88,6 @@ struct side_task {
 	u32 held_votes;		/* turns since the last one that did not come out of a critical section (critical.bpf.h) */
 	u64 io_task;		/* the guest's current task when its vCPU last wrote to a device; 0: not known */
 	u32 kicked;		/* it has written to a device in this turn */
-	u32 unused;
 };
 
 /* The host side's part of a cgroup's record. */

@@ -10,6 +10,8 @@
 
 /* A boosted vCPU runs for so long, and again for as long while it does I/O: the paper's tick. */
 #define TANDEM_BOOST_STEP_NS NSEC_PER_MSEC_
+/* One whose sibling gives the answer runs for so long, once its VM owes half of what it may: to take the interrupt and to wake a task there. */
+#define TANDEM_BOOST_PASS_ON_NS (100 * NSEC_PER_USEC_)
 /* But for no longer than this in a row (the scheduler's longest slice in the paper). */
 #define TANDEM_BOOST_RUN_MAX_NS (8 * NSEC_PER_MSEC_)
 /* So many such turns in a row on a pCPU at most, extensions included, before others come. */

@@ -210,6 +210,41 @@ fn an_answer_is_boosted_where_its_vcpu_is_woken_by_a_call() {
     assert!(3.0 * with < without, "{with} ms, without boosts {without}");
 }
 
+/// Interrupts come to vCPU 0, 2,000 per second, and vCPU 2 of four answers. Returns answers over those alone, boosts that were refused, and the
+/// part of the CPU time of vCPU 0, of a fourth of its VM's.
+fn passed_on(left_out: u32) -> (f64, u64, f64) {
+    let [beside, alone] = [true, false].map(|others| {
+        let mut m = machine_of(4, left_out);
+        let layout = Hardware { cores: 4, ..Hardware::default() };
+        let worlds = [true, others].map(|computes| {
+            let group = m.add_group(0, 0, &GroupSpec::default());
+            let pins = vec![vec![0, 1, 2, 3]; 4];
+            let world = m.add_guest("vm", &KernelSpec::recent(), layout.clone(), &pins, &[group; 4]);
+            for cpu in 0..if computes { 4 } else { 0 } {
+                let spec = TaskSpec::new("computes", Program::cpu_bound(1000.0));
+                m.add_task(world, &TaskSpec { cpus: Some(vec![cpu]), ..spec }, cpu as u64);
+            }
+            world
+        });
+        let program = io(&mut m, worlds[0], 400.0, 50.0);
+        m.add_task(worlds[0], &TaskSpec { cpus: Some(vec![2]), ..TaskSpec::new("io", program) }, 11);
+        run(&mut m, 5 * S, worlds[0]);
+        let first = m.worlds[worlds[0]].cpus[0].vcpu.map_or(0, |task| m.tasks[task].ran_ns) as f64;
+        let part = first / ran(&m, worlds[0]) * 4.0;
+        (rounds(&m, worlds[0], "io") as f64, counter(&mut m, c"not_lent"), part)
+    });
+    (beside.0 / alone.0, beside.1, beside.2)
+}
+
+/// The one that is interrupted needs only a moment: a whole step for each interrupt would soon be all that its VM may be lent.
+#[test]
+fn one_that_passes_an_interrupt_on_is_boosted_for_a_moment() {
+    let (with, refused, part) = passed_on(0);
+    let (without, ..) = passed_on(BOOST | FORWARD | FAST_WAKEUP);
+    assert!(with > 0.9 && with > 1.3 * without, "{with} of the answers alone, without boosts {without}");
+    assert!(part < 1.3, "vCPU 0 has {part} of its part, {refused} boosts refused");
+}
+
 /// Both vCPUs do I/O all the time: nobody pays, and the debt ends at its limit. On one pCPU they could pass the neighbour over by turns.
 #[test]
 fn a_vm_that_only_pretends_gains_no_more_than_its_limit() {
