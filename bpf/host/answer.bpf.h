@@ -74,8 +74,8 @@ static __always_inline s32 will_answer(struct task_state *t)
 }
 
 /*
- * Does another vCPU than this one, `tid`, answer what it is asked, and owes its VM half of what it may? Then it takes the interrupt, wakes a task
- * there, and has done its part. As long as there is room it may take its time: no one knows how slow the guest is.
+ * Does another vCPU than this one, `tid`, answer what it is asked? Then it takes the interrupt, wakes a task there, and has done its part. Until its
+ * VM owes half of what it may it has all the time that the answer has: how slow the guest is nobody knows.
  */
 static __always_inline bool passes_on(struct task_state *t, s32 tid)
 {
@@ -89,8 +89,9 @@ static __always_inline bool passes_on(struct task_state *t, s32 tid)
 }
 
 /*
- * Does its I/O go on? Until the answer, if it is the one that gives it. One that passes on what it is asked: while it is asked more. Then as long as the guest runs the task that gave it, which may have more to
- * answer: no interrupt tells of a request that came before the one before it was answered. Not while the guest runs another task.
+ * Does its I/O go on? Until the answer, if it is the one that gives it; if it passes on what it is asked, while it is asked more. Then as long as
+ * the guest runs the task that gave it, which may have more to answer: no interrupt tells of a request that came before the one before it was
+ * answered. Not while the guest runs another task.
  */
 static __always_inline bool io_goes_on(struct task_state *t, s32 tid)
 {

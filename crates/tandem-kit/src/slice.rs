@@ -34,14 +34,14 @@ pub fn run(args: &Args) -> Result<Value> {
     let text = std::fs::read_to_string(&list).with_context(|| list.display().to_string())?;
     let mut threads = 0;
     for tid in text.lines().filter_map(|line| line.trim().parse::<u32>().ok()) {
-        // One that ends meanwhile has no name and needs no slice.
+        // One that ends meanwhile needs no slice.
         let Ok(name) = std::fs::read_to_string(format!("/proc/{tid}/comm")) else { continue };
         if name.starts_with(&args.names) {
-            sys::set_slice(tid, args.us * 1000).with_context(|| format!("thread {tid} ({})", name.trim()))?;
-            threads += 1;
+            let set = sys::set_slice(tid, args.us * 1000);
+            threads += usize::from(set.with_context(|| format!("thread {tid} ({})", name.trim()))?);
         }
     }
-    ensure!(threads > 0, "{}: no thread whose name begins with {:?}", list.display(), args.names);
+    ensure!(threads > 0, "{}: no thread of the fair class whose name begins with {:?}", list.display(), args.names);
     Ok(json!({ "threads": threads, "slice_us": args.us }))
 }
 

@@ -194,21 +194,30 @@ pub fn set_deadline_policy(runtime_ns: u64, period_ns: u64) -> io::Result<()> {
     check(libc::c_int::try_from(failed).unwrap_or(-1))
 }
 
-/// Sets the slice of a thread of the fair class, ns (Linux 6.12 and newer); 0: as long as the scheduler says. Its nice value stays.
-pub fn set_slice(tid: u32, slice_ns: u64) -> io::Result<()> {
-    let tid = libc::pid_t::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+/// Sets the slice of a thread, ns (Linux 6.12 and newer); 0: as long as the scheduler says. Its policy and nice value stay. Returns whether it is
+/// there and of the fair class (SCHED_OTHER or SCHED_BATCH).
+pub fn set_slice(tid: u32, slice_ns: u64) -> io::Result<bool> {
+    let Ok(tid) = libc::pid_t::try_from(tid) else { return Ok(false) };
+    // SAFETY: no memory is passed.
+    let policy = unsafe { libc::sched_getscheduler(tid) };
+    if ![libc::SCHED_OTHER, libc::SCHED_BATCH].contains(&policy) {
+        return Ok(false);
+    }
     // SAFETY: no memory is passed.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, tid as libc::id_t) };
     let attr = SchedAttr {
         size: std::mem::size_of::<SchedAttr>() as u32,
-        sched_policy: libc::SCHED_OTHER as u32,
+        sched_policy: policy as u32,
         sched_nice: nice,
         sched_runtime: slice_ns,
         ..SchedAttr::default()
     };
     // SAFETY: `attr` is valid for the call and has the size that it names, and there are no flags.
     let failed = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &attr, 0) };
-    check(libc::c_int::try_from(failed).unwrap_or(-1))
+    match check(libc::c_int::try_from(failed).unwrap_or(-1)) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(false),
+        outcome => outcome.map(|()| true),
+    }
 }
 
 fn set_policy(policy: libc::c_int, priority: i32) -> io::Result<()> {
