@@ -41,7 +41,12 @@ pub fn run(args: &Args) -> Result<Value> {
             threads += usize::from(set.with_context(|| format!("thread {tid} ({})", name.trim()))?);
         }
     }
-    ensure!(threads > 0, "{}: no thread of the fair class whose name begins with {:?}", list.display(), args.names);
+    ensure!(
+        threads > 0,
+        "{}: no thread of the fair class whose name begins with {:?}",
+        list.display(),
+        args.names
+    );
     Ok(json!({ "threads": threads, "slice_us": args.us }))
 }
 
