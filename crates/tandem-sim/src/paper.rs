@@ -18,7 +18,7 @@ pub struct Experiment {
     pub irregular: bool,
     /// Number of threads in place of the scenario's: [`Scenario::with_threads`].
     pub threads: Option<u32>,
-    /// pCPUs and vCPUs of each guest, and guests, in place of the scenario's: [`Scenario::overcommitted`] (with `threads`).
+    /// pCPUs and vCPUs of each guest, and guests, in place of the scenario's: [`Scenario::overcommitted`].
     pub overcommit: Option<(usize, usize)>,
 }
 
@@ -152,12 +152,13 @@ impl Experiment {
     pub fn read(&self) -> Result<Scenario, SimError> {
         let scenario = Scenario::parse(self.scenario, self.id)?;
         let scenario = if self.irregular { scenario.irregular() } else { scenario };
-        Ok(match (self.overcommit, self.threads) {
-            (Some((vcpus, guests)), threads) => {
-                scenario.overcommitted(self.id, vcpus, guests, threads.unwrap_or(1))
-            }
-            (None, Some(threads)) => scenario.with_threads(self.id, threads),
-            (None, None) => scenario,
+        let scenario = match self.overcommit {
+            Some((vcpus, guests)) => scenario.overcommitted(vcpus, guests),
+            None => scenario,
+        };
+        Ok(match self.threads {
+            Some(threads) => scenario.with_threads(self.id, threads),
+            None => scenario,
         })
     }
 }

@@ -40,13 +40,18 @@ fn machine_of(pcpus: usize, left_out: u32) -> Machine {
     machine
 }
 
-/// A VM with a task that computes on each of two vCPUs, and `on_first` on the first. Returns its kernel.
+/// A VM with a task that computes on each of two vCPUs, and programs on some of them. Returns its kernel.
 fn vm(m: &mut Machine, name: &str, computes: bool, on: &[(usize, Program)]) -> usize {
+    vm_of(m, name, 2, computes, on)
+}
+
+/// The same with so many vCPUs.
+fn vm_of(m: &mut Machine, name: &str, vcpus: usize, computes: bool, on: &[(usize, Program)]) -> usize {
     let group = m.add_group(0, 0, &GroupSpec::default());
-    let layout = Hardware { cores: 2, ..Hardware::default() };
+    let layout = Hardware { cores: vcpus, ..Hardware::default() };
     let pcpus: Vec<usize> = (0..m.hardware.cpus()).collect();
-    let world = m.add_guest(name, &KernelSpec::recent(), layout, &vec![pcpus; 2], &[group; 2]);
-    for cpu in 0..if computes { 2 } else { 0 } {
+    let world = m.add_guest(name, &KernelSpec::recent(), layout, &vec![pcpus; vcpus], &vec![group; vcpus]);
+    for cpu in 0..if computes { vcpus } else { 0 } {
         let task =
             TaskSpec { cpus: Some(vec![cpu]), ..TaskSpec::new("computes", Program::cpu_bound(1000.0)) };
         m.add_task(world, &task, 1 + cpu as u64);
@@ -187,14 +192,9 @@ fn a_boost_lasts_until_the_answer_whoever_gives_it() {
 fn delay_of_woken(left_out: u32) -> f64 {
     let [beside, alone] = [true, false].map(|others| {
         let mut m = machine(left_out);
-        let group = m.add_group(0, 0, &GroupSpec::default());
-        let layout = Hardware { cores: 4, ..Hardware::default() };
-        let world = m.add_guest("io", &KernelSpec::recent(), layout, &vec![vec![0, 1]; 4], &[group; 4]);
-        for cpu in 1..4 {
-            let program = io(&mut m, world, 17_000.0 + 1000.0 * cpu as f64, 200.0);
-            let task = TaskSpec { cpus: Some(vec![cpu]), ..TaskSpec::new("io", program) };
-            m.add_task(world, &task, cpu as u64);
-        }
+        let program = |m: &mut Machine, cpu| (cpu, io(m, 1, 17_000.0 + 1000.0 * cpu as f64, 200.0));
+        let programs = [1, 2, 3].map(|cpu| program(&mut m, cpu));
+        let world = vm_of(&mut m, "io", 4, false, &programs);
         for name in ["b", "c"] {
             vm(&mut m, name, others, &[]);
         }
@@ -215,19 +215,8 @@ fn an_answer_is_boosted_where_its_vcpu_is_woken_by_a_call() {
 fn passed_on(left_out: u32) -> (f64, u64, f64) {
     let [beside, alone] = [true, false].map(|others| {
         let mut m = machine_of(4, left_out);
-        let layout = Hardware { cores: 4, ..Hardware::default() };
-        let worlds = [true, others].map(|computes| {
-            let group = m.add_group(0, 0, &GroupSpec::default());
-            let pins = vec![vec![0, 1, 2, 3]; 4];
-            let world = m.add_guest("vm", &KernelSpec::recent(), layout.clone(), &pins, &[group; 4]);
-            for cpu in 0..if computes { 4 } else { 0 } {
-                let spec = TaskSpec::new("computes", Program::cpu_bound(1000.0));
-                m.add_task(world, &TaskSpec { cpus: Some(vec![cpu]), ..spec }, cpu as u64);
-            }
-            world
-        });
-        let program = io(&mut m, worlds[0], 400.0, 50.0);
-        m.add_task(worlds[0], &TaskSpec { cpus: Some(vec![2]), ..TaskSpec::new("io", program) }, 11);
+        let program = io(&mut m, 1, 400.0, 50.0);
+        let worlds = [vm_of(&mut m, "io", 4, true, &[(2, program)]), vm_of(&mut m, "b", 4, others, &[])];
         run(&mut m, 5 * S, worlds[0]);
         let first = m.worlds[worlds[0]].cpus[0].vcpu.map_or(0, |task| m.tasks[task].ran_ns) as f64;
         let part = first / ran(&m, worlds[0]) * 4.0;

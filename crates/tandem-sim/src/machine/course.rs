@@ -77,6 +77,7 @@ impl Machine {
     pub(super) fn advance(&mut self, task: usize) {
         let (world, cpu) = (self.tasks[task].world, self.tasks[task].cpu);
         self.cpu(world, cpu).entered_kernel = true;
+        self.enable_migration(task);
         let now = self.now;
         let Some(course) = self.course(task) else { return };
         if matches!(course.segment, Segment::Spin(_)) {
@@ -85,8 +86,6 @@ impl Machine {
         if course.request_at.is_some() && course.segment == Segment::None && course.granted {
             course.granted = false;
         }
-        self.enable_migration(task);
-        let Some(course) = self.course(task) else { return };
         if let Some(lock) = course.locks.take() {
             self.lock(task, lock);
             return;

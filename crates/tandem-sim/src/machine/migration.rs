@@ -26,25 +26,27 @@ pub enum Migration {
 impl Machine {
     /// A running task begins a BPF program.
     pub(super) fn disable_migration(&mut self, task: usize) {
-        let world = self.tasks[task].world;
-        if let Some((number, policy)) = self.number(task).zip(self.worlds[world].policy.as_mut()) {
-            self.tasks[task].migration = Migration::Disabled;
-            policy.set_migration_disabled(number, true);
-        }
+        self.set_migration(task, Migration::Disabled);
     }
 
     /// A running task has ended its BPF program, if it was in one.
     pub(super) fn enable_migration(&mut self, task: usize) {
-        let was = std::mem::take(&mut self.tasks[task].migration);
+        let was = self.tasks[task].migration;
+        if was == Migration::Enabled {
+            return;
+        }
         if was == Migration::Pinned {
             let allowed = self.tasks[task].allowed.clone();
             self.change_cpus(task, &allowed);
         }
+        self.set_migration(task, Migration::Enabled);
+    }
+
+    fn set_migration(&mut self, task: usize, migration: Migration) {
         let world = self.tasks[task].world;
-        if let Some((number, policy)) =
-            self.number(task).zip(self.worlds[world].policy.as_mut()).filter(|_| was != Migration::Enabled)
-        {
-            policy.set_migration_disabled(number, false);
+        if let Some((number, policy)) = self.number(task).zip(self.worlds[world].policy.as_mut()) {
+            policy.set_migration_disabled(number, migration != Migration::Enabled);
+            self.tasks[task].migration = migration;
         }
     }
 
@@ -68,9 +70,7 @@ impl Machine {
             policy.stopping(cpu, number, false);
             policy.quiescent(cpu, number, DEQ_SAVE);
             policy.set_queued(number, false);
-            for (cpu, ok) in cpus.iter().enumerate() {
-                policy.kernel_mut().tasks[number].allowed.set(cpu, *ok);
-            }
+            policy.kernel_mut().tasks[number].allowed.assign(cpus);
             policy.set_queued(number, true);
             policy.runnable(cpu, number, ENQ_RESTORE);
             policy.running(cpu, number);

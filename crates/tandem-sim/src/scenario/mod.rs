@@ -537,15 +537,16 @@ impl Scenario {
         for placed in self.workloads.iter_mut().filter(|placed| of_family == "*" || placed.name == of_family)
         {
             placed.threads = threads;
+            // A card with a queue for each thread.
+            placed.irq_cpus = placed.irq_cpus.as_ref().map(|_| (0..threads as usize).collect());
         }
         self.name = name.to_owned();
         self.title = format!("{}; {threads} threads instead", self.title);
         self
     }
 
-    /// The same with so many guests, the first ones, each with as many vCPUs as there are pCPUs and as many threads of each workload;
-    /// `threads`: of the family's program.
-    pub fn overcommitted(mut self, name: &str, vcpus: usize, guests: usize, threads: u32) -> Self {
+    /// The same with so many guests, the first ones, each with as many vCPUs as there are pCPUs and as many threads of each workload.
+    pub fn overcommitted(mut self, vcpus: usize, guests: usize) -> Self {
         self.hardware.cores = vcpus;
         self.vms.truncate(guests);
         for vm in &mut self.vms {
@@ -555,11 +556,9 @@ impl Scenario {
         self.workloads.retain(|placed| vms.iter().any(|vm| vm.name == placed.place));
         for placed in &mut self.workloads {
             placed.threads = vcpus as u32;
-            // A card with a queue for each thread.
-            placed.irq_cpus = placed.irq_cpus.as_ref().map(|_| (0..vcpus.min(threads as usize)).collect());
         }
-        let title = format!("{}; {vcpus} pCPUs and vCPUs each, {guests} guests", self.title);
-        Self { title, ..self.with_threads(name, threads) }
+        self.title = format!("{}; {vcpus} pCPUs and vCPUs each, {guests} guests", self.title);
+        self
     }
 
     /// The scenario with the settings of an arm.

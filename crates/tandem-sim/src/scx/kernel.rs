@@ -219,6 +219,13 @@ impl Mask {
         }
     }
 
+    /// Makes it the set of these CPUs.
+    pub fn assign(&mut self, cpus: &[bool]) {
+        for (cpu, on) in cpus.iter().enumerate() {
+            self.set(cpu, *on);
+        }
+    }
+
     /// Is any CPU in the set?
     pub fn any(&self) -> bool {
         self.0.iter().any(|word| *word != 0)

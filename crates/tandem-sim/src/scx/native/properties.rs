@@ -15,9 +15,7 @@ impl Policy {
 
     /// Sets a task's affinity. It must not be in a DSQ.
     pub fn set_allowed(&mut self, task: usize, allowed: &[bool]) {
-        for (cpu, ok) in allowed.iter().enumerate() {
-            self.state.kernel.tasks[task].allowed.set(cpu, *ok);
-        }
+        self.state.kernel.tasks[task].allowed.assign(allowed);
         let pointer = self.state.tasks[task].pointer();
         let nr_cpus = allowed.iter().filter(|ok| **ok).count() as i32;
         // SAFETY: the type is that in native/exports.h, and the pointer is that of a task.
